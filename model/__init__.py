@@ -1,0 +1,1 @@
+"""What a classifier is: text pipeline, network, bundle. Imports nothing by itself."""

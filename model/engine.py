@@ -1,0 +1,156 @@
+"""What runs the network outside training: arrays in, logits out. It knows nothing of text or labels."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+# ONNX Runtime's import gives the machine an id in the home folder and sends usage reports to its maker, unless this
+# is set before. Its own disable_telemetry_events() comes too late. So this is the one place that imports it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+import onnxruntime
+
+from lengnuan.model.bundle import Bundle
+from lengnuan.model.errors import BundleRefused, EngineUnavailable
+from lengnuan.model.padding import pad
+from lengnuan.model.threads import usable_cpus
+from lengnuan.model.tokenizer import PAD_ID, cut
+
+log = logging.getLogger(__name__)
+
+Device = Literal["auto", "cpu", "cuda"]
+Logits = npt.NDArray[np.float32]
+
+
+class Engine(Protocol):
+    """Runs one batch at a time.
+
+    Attributes:
+        runtime: the library, for instance `onnxruntime`.
+        provider: the device really in use, for instance `cpu` or `cuda`.
+        precision: of the arithmetic, for instance `float32`.
+    """
+
+    runtime: str
+    provider: str
+    precision: str
+
+    def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
+        """token_ids: int64 [B, T], mask: bool [B, T], True = real token -> logits: float32 [B, K].
+
+        Blocks until the batch is done; called from one thread at a time.
+        """
+        ...
+
+
+class OnnxEngine:
+    """ONNX Runtime on CPU or CUDA.
+
+    Args:
+        model_file: a bundle's graph.
+        device: `cuda` means CUDA or an error; `auto` falls back to the CPU with a warning.
+        threads: for the CPU; 0 takes what the container's quota allows.
+
+    Raises:
+        EngineUnavailable: CUDA was asked for and is not usable, or the graph can't be opened.
+    """
+
+    runtime = "onnxruntime"
+    precision = "float32"
+
+    def __init__(self, model_file: Path, device: Device = "auto", threads: int = 0) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or usable_cpus()
+        options.inter_op_num_threads = 1
+        # Every batch has its own shape, so a plan for one shape is memory held for nothing.
+        options.enable_mem_pattern = False
+        # Idle threads that spin would take the core from the web server and from neighbours in the pod.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        self.threads = options.intra_op_num_threads
+        self.provider, names = _choose_provider(device)
+        try:
+            self._session = onnxruntime.InferenceSession(str(model_file), options, providers=names)
+        except Exception as error:  # onnxruntime's own classes share no base but Exception
+            raise EngineUnavailable(f"{model_file}: onnxruntime can't open it: {error}") from error
+        self._check_provider(device)
+
+    def _check_provider(self, device: Device) -> None:
+        if self.provider == "cuda" and "CUDAExecutionProvider" not in self._session.get_providers():
+            if device == "cuda":
+                raise EngineUnavailable(
+                    "device cuda: onnxruntime could not start CUDA (its log says why); install the `gpu` extra and "
+                    "a matching CUDA runtime, or use device cpu"
+                )
+            log.warning("device auto: CUDA could not be started, running on the CPU")
+            self.provider = "cpu"
+
+    def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
+        """See `Engine.run`."""
+        (logits,) = self._session.run(["logits"], {"token_ids": token_ids, "mask": mask})
+        result: Logits = logits
+        return result
+
+
+def _choose_provider(device: Device) -> tuple[str, list[str]]:
+    """The provider hoped for, and what to ask ONNX Runtime for."""
+    available = onnxruntime.get_available_providers()
+    if device != "cpu" and "CUDAExecutionProvider" in available:
+        return "cuda", ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    if device == "cuda":
+        raise EngineUnavailable(
+            f"device cuda: this onnxruntime has {available} only; install the `gpu` extra, or use device cpu"
+        )
+    return "cpu", ["CPUExecutionProvider"]
+
+
+def score(engine: Engine, rows: Sequence[Sequence[int]], max_tokens: int, batch_tokens: int = 4096) -> Logits:
+    """Logits of many rows of ids, in their order: float32 [N, K]. For offline use; the service has the `Batcher`.
+
+    Args:
+        engine: what runs them.
+        rows: at least one; each is cut to `max_tokens` (head and tail).
+        max_tokens: the network's limit.
+        batch_tokens: padded tokens a batch may hold.
+    """
+    short = [cut(row, max_tokens) for row in rows]
+    order = sorted(range(len(short)), key=lambda i: len(short[i]))
+    parts: list[Logits] = []
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and max(1, len(short[order[end]])) * (end + 1 - start) <= batch_tokens:
+            end += 1
+        parts.append(engine.run(*pad([short[i] for i in order[start:end]], PAD_ID)))
+        start = end
+    logits = np.concatenate(parts)
+    logits[order] = logits.copy()
+    return logits
+
+
+def replay_golden(bundle: Bundle, engine: Engine) -> float:
+    """Compare the engine's answers to the recorded ones; returns the largest difference of a logit.
+
+    Raises:
+        BundleRefused: a text has other ids, or a logit is further off than the manifest's tolerance; gives both.
+    """
+    ids = [bundle.tokenizer.encode(answer.text) for answer in bundle.golden]
+    for index, (found, answer) in enumerate(zip(ids, bundle.golden, strict=True)):
+        if tuple(found) != answer.ids:
+            raise BundleRefused(f"{bundle.path}: golden text {index} has ids {found}, recorded {list(answer.ids)}")
+    logits = score(engine, ids, bundle.manifest.max_tokens)
+    expected = np.array([answer.logits for answer in bundle.golden], dtype=np.float32)
+    if logits.shape != expected.shape:
+        raise BundleRefused(f"{bundle.path}: logits have shape {logits.shape}, recorded {expected.shape}")
+    difference = np.abs(logits - expected).max(axis=1)
+    worst = int(np.nan_to_num(difference, nan=np.inf).argmax())
+    if not difference[worst] <= bundle.manifest.precision.tolerance:
+        raise BundleRefused(
+            f"{bundle.path}: golden text {worst} has logits {logits[worst].tolist()}, recorded "
+            f"{expected[worst].tolist()}: off by more than {bundle.manifest.precision.tolerance:g}"
+        )
+    return float(difference[worst])

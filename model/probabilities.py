@@ -1,0 +1,57 @@
+"""Logits to an answer: softmax, calibrated by a temperature, and the decision to abstain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one text.
+
+    Args:
+        label: the most probable class; also when `abstained`, so that a caller may overrule.
+        confidence: its probability.
+        probabilities: one a class, in the order of the labels; they sum to 1.
+        abstained: True when `confidence` is below the bundle's threshold: treat the answer as "uncertain".
+    """
+
+    label: str
+    confidence: float
+    probabilities: tuple[float, ...]
+    abstained: bool
+
+
+def softmax(logits: Floats) -> npt.NDArray[np.float64]:
+    """Probabilities along the last axis: float [..., K] -> float64 [..., K].
+
+    Shifted by the true maximum, so no exponent is above zero and none overflows, however large the logits.
+    """
+    shifted = np.asarray(logits, dtype=np.float64)
+    exponents = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
+    result: npt.NDArray[np.float64] = exponents / exponents.sum(axis=-1, keepdims=True)
+    return result
+
+
+def decide(logits: Floats, labels: Sequence[str], temperature: float, abstain_threshold: float) -> Prediction:
+    """The prediction for one text's logits (float [K]).
+
+    Args:
+        logits: one a label.
+        labels: names in the order of the outputs.
+        temperature: the logits are divided by it first (Guo et al. 2017, arXiv:1706.04599); 1 changes nothing.
+        abstain_threshold: a confidence below it is marked `abstained`; 0 never abstains.
+
+    Raises:
+        ValueError: not one finite logit a label.
+    """
+    if len(logits) != len(labels) or not np.isfinite(logits).all():
+        raise ValueError(f"need {len(labels)} finite logits, got {np.asarray(logits).tolist()}")
+    probabilities = softmax(np.asarray(logits, dtype=np.float64) / temperature)
+    best = int(probabilities.argmax())
+    confidence = float(probabilities[best])
+    return Prediction(labels[best], confidence, tuple(map(float, probabilities)), confidence < abstain_threshold)

@@ -1,0 +1,102 @@
+"""The one text pipeline: training and serving both go through `normalise`, so they cannot drift apart.
+
+Steps, in order: control, zero-width and variation characters out (tabs and line breaks become spaces); NFKC, so
+full-width equals half-width; traditional to simplified; lower case; white space folded; runs of one character
+capped at `MAX_RUN`. Emoji stay. The lower case is Unicode case folding, which, unlike `str.lower`, never looks at
+neighbours. Pure: no settings, no state. Any change to what comes out raises `TEXT_VERSION`, and a bundle made
+under another version is refused.
+"""
+
+import itertools
+import re
+import unicodedata
+
+from lengnuan.model.simplified import SIMPLIFIED, TRADITIONAL
+
+TEXT_VERSION = 1
+MAX_RUN = 3
+
+Span = tuple[int, int]
+
+_SPACES = re.compile(r"\s+")
+_LONG_RUN = re.compile(r"(.)\1{%d,}" % MAX_RUN, re.DOTALL)
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_SIMPLIFY = str.maketrans(TRADITIONAL, SIMPLIFIED)
+# Unicode categories Cc, Cf, Zl and Zp, written out so that a newer Unicode database changes no answer; then the
+# variation selectors (they only choose a glyph) and the fillers that show nothing.
+_INVISIBLE_RANGES = (
+    *((0x00, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x600, 0x605), (0x61C, 0x61C), (0x6DD, 0x6DD), (0x70F, 0x70F)),
+    *((0x890, 0x891), (0x8E2, 0x8E2), (0x180E, 0x180E), (0x200B, 0x200F), (0x2028, 0x202E), (0x2060, 0x2064)),
+    *((0x2066, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0x110BD, 0x110BD), (0x110CD, 0x110CD)),
+    *((0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0001, 0xE0001), (0xE0020, 0xE007F)),
+    *((0xFE00, 0xFE0F), (0xE0100, 0xE01EF), (0x34F, 0x34F), (0x115F, 0x1160), (0x3164, 0x3164), (0xFFA0, 0xFFA0)),
+)
+_INVISIBLE = {
+    point: " " if chr(point).isspace() else None
+    for first, last in _INVISIBLE_RANGES
+    for point in range(first, last + 1)
+}
+
+
+def has_lone_surrogate(text: str) -> bool:
+    r"""True when `text` holds half of a surrogate pair (JSON `"\ud83d"`): not valid Unicode, so not UTF-8."""
+    return _LONE_SURROGATE.search(text) is not None
+
+
+def _clean(text: str) -> str:
+    """Every step of `normalise` that looks at characters, not at runs of them."""
+    text = text.translate(_INVISIBLE)
+    text = unicodedata.normalize("NFKC", text).translate(_SIMPLIFY).casefold()
+    return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
+
+
+def normalise(text: str) -> str:
+    """The form of `text` that the tokenizer sees; empty when nothing visible is left."""
+    text = _SPACES.sub(" ", _clean(text)).strip()
+    return _LONG_RUN.sub(lambda run: run.group(1) * MAX_RUN, text)
+
+
+def normalise_with_spans(text: str) -> tuple[str, list[Span]]:
+    """`normalise(text)` and, for each character of it, the `[start, end)` of `text` that it came from.
+
+    Slower than `normalise` (it goes cluster by cluster); for explanations, not for the request path. A character
+    that stands for a folded or capped run spans the piece of the run that it keeps.
+    """
+    chars: list[str] = []
+    spans: list[Span] = []
+    for start, end in _clusters(text):
+        for char in _clean(text[start:end]):
+            if char.isspace():
+                if not chars or chars[-1] == " ":
+                    continue
+                char = " "  # noqa: PLW2901
+            elif chars[-MAX_RUN:] == [char] * MAX_RUN:
+                continue
+            chars.append(char)
+            spans.append((start, end))
+    if chars and chars[-1] == " ":
+        chars.pop()
+        spans.pop()
+    return "".join(chars), spans
+
+
+def _clusters(text: str) -> list[Span]:
+    """Cut `text` where cleaning the parts gives the same as cleaning the whole; what vanishes joins what precedes."""
+    cuts = [0]
+    for index, char in enumerate(text):
+        alone = _clean(char)
+        start = cuts[-1]
+        if not alone or index == start:
+            continue
+        if unicodedata.combining(char) or unicodedata.combining(alone[0]):
+            continue  # NFKC may move a mark in front of the marks before it
+        if _never_composes(char) or _clean(text[start : index + 1]) == _clean(text[start:index]) + alone:
+            cuts.append(index)
+    if text:
+        cuts.append(len(text))
+    return list(itertools.pairwise(cuts))
+
+
+def _never_composes(char: str) -> bool:
+    """ASCII, Latin-1 and CJK ideographs never join the character before them."""
+    return char < "\u0300" or "\u3400" <= char <= "\u9fff"

@@ -1,0 +1,1 @@
+"""Online inference: a bundle in, predictions over HTTP. Never imports torch."""

@@ -1,0 +1,141 @@
+"""`lengnuan-serve`: settings in, a running service, an exit code out.
+
+Exit codes: 0 stopped when asked to; 1 a mistake in the service; 2 a setting is wrong; 3 the bundle is refused;
+4 the device or runtime is missing; 5 the address can't be used.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+
+from lengnuan.model.errors import BundleRefused, EngineUnavailable
+from lengnuan.service.app import create_app
+from lengnuan.service.lifecycle import Lifecycle
+from lengnuan.service.logs import configure_logging
+from lengnuan.service.settings import Settings, SettingsRefused, unknown_variables
+
+log = logging.getLogger(__name__)
+
+
+class AddressRefused(Exception):
+    """The host has no such address, or the port is taken."""
+
+
+EXIT_CODES: dict[type[Exception], int] = {
+    SettingsRefused: 2,
+    BundleRefused: 3,
+    EngineUnavailable: 4,
+    AddressRefused: 5,
+}
+FIRST_TEXT = "这部电影虽然前半段节奏很慢，但结尾非常精彩"
+BACKLOG = 2048
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    configure_logging("info", sys.stderr)
+    try:
+        settings = Settings.from_command_line(sys.argv[1:] if argv is None else argv)
+        configure_logging(settings.log_level, sys.stderr, settings.log_format)
+        for name in unknown_variables():
+            log.warning("%s is in the environment, but is no setting: ignored", name)
+        serve(settings)
+    except tuple(EXIT_CODES) as error:
+        log.error("%s", error)
+        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    except Exception:
+        log.exception("the service made a mistake")
+        return 1
+    return 0
+
+
+def serve(settings: Settings) -> None:
+    """Listen, load, answer, and on a signal drain.
+
+    Raises:
+        AddressRefused: the address can't be used.
+        ModelError: the bundle or the device can't.
+        SettingsRefused: a limit does not fit the model.
+    """
+    listening = _listen(settings.host, settings.port)
+    app = create_app(settings)
+    lifecycle: Lifecycle = app.state.lifecycle
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s,
+    )
+    url = _url(settings.host, listening.getsockname()[1])
+    log.info("listening", extra={"fields": {"url": url, "settings": settings.model_dump(mode="json")}})
+    with listening, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(_run(uvicorn.Server(config), listening, lifecycle, settings.drain_delay_s, url))
+    if lifecycle.failure is not None:
+        raise lifecycle.failure
+
+
+async def _run(
+    server: uvicorn.Server, listening: socket.socket, lifecycle: Lifecycle, drain_delay_s: float, url: str
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def close() -> None:
+        server.should_exit = True
+
+    def leave() -> None:
+        if lifecycle.draining or not lifecycle.settled.is_set():
+            close()  # asked twice, or with nothing to drain: don't wait
+            return
+        log.info("draining", extra={"fields": {"drain_delay_s": drain_delay_s}})
+        lifecycle.drain()
+        loop.call_later(drain_delay_s, close)
+
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    await asyncio.sleep(0)  # its first step puts uvicorn's signal handlers in place, which would close at once
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(kind, leave)
+    announcing = asyncio.create_task(_announce(lifecycle, url, close))
+    await serving
+    announcing.cancel()
+
+
+async def _announce(lifecycle: Lifecycle, url: str, close: Callable[[], None]) -> None:
+    """Tell the person at the terminal what to type first; or, if there is no model, let the service end."""
+    await lifecycle.settled.wait()
+    if lifecycle.served is None:
+        close()
+        return
+    body = json.dumps({"input": FIRST_TEXT}, ensure_ascii=False)
+    curl = f"curl -s {url}/v1/classify -H 'Content-Type: application/json' -d '{body}'"
+    fields = {"url": url, "docs": f"{url}/docs", "curl": curl}
+    served = lifecycle.served
+    model = {"model": served.bundle.manifest.name, "version": served.bundle.version, "provider": served.engine.provider}
+    log.info("ready", extra={"fields": {**model, **fields}})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise AddressRefused(f"can't listen on {host} port {port}: {error.strerror or error}") from error
+
+
+def _url(host: str, port: int) -> str:
+    """An address that a client on this machine can use."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

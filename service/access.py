@@ -1,0 +1,95 @@
+"""What happens around every request: its id, its measures, its log line, and the reply when all else fails.
+
+Pure ASGI, so that a client's hanging up stays visible inside.
+"""
+
+import logging
+import re
+import time
+import traceback
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lengnuan.service.errors import ClientClosed, InternalError, error_response
+from lengnuan.service.lifecycle import Lifecycle
+from lengnuan.service.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "X-Request-Id"
+LONGEST_REQUEST_ID = 64
+UNMATCHED = "unmatched"
+
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
+_QUIET_ROUTES = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
+
+
+class Access:
+    """Outermost middleware.
+
+    Args:
+        app: what answers.
+        lifecycle: while it drains, clients are told to close their connections.
+        metrics: where requests are measured.
+    """
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle, metrics: Metrics) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope))
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        started = time.monotonic()
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = request_id
+                if self._lifecycle.draining:
+                    headers["Connection"] = "close"
+            await send(message)
+
+        self._metrics.http_in_flight.inc()
+        try:
+            await self._app(scope, receive, answer)
+        except Exception as error:
+            _log_mistake(error, request_id)
+            if status:
+                raise  # half an answer is out: the server closes the connection
+            mistake = InternalError("the service made a mistake; its log has it under the request id")
+            await error_response(mistake, request_id)(scope, receive, answer)
+        finally:
+            self._metrics.http_in_flight.dec()
+            self._finish(scope, status or ClientClosed.status, time.monotonic() - started)
+
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
+        """Measure and log: the route's template, never the path, which may hold anything."""
+        route = getattr(scope.get("route"), "path", UNMATCHED)
+        self._metrics.observe_http(route, scope["method"], status, seconds)
+        fields = {"route": route, "method": scope["method"], "status": status, "duration_ms": round(seconds * 1000, 3)}
+        fields |= {name: scope["state"][name] for name in ("request_id", "items", "code") if name in scope["state"]}
+        log.log(logging.DEBUG if route in _QUIET_ROUTES else logging.INFO, "request", extra={"fields": fields})
+
+
+def _request_id(headers: Headers) -> str:
+    """The caller's own, stripped of what a log or a header can't hold; a new one if nothing is left."""
+    return _NOT_IN_AN_ID.sub("", headers.get(REQUEST_ID, ""))[:LONGEST_REQUEST_ID] or uuid.uuid4().hex
+
+
+def _log_mistake(error: Exception, request_id: str) -> None:
+    """Where it happened, without the error's message, which may quote the caller."""
+    place = "".join(traceback.format_tb(error.__traceback__))
+    fields = {"request_id": request_id, "error": type(error).__name__, "place": place}
+    log.error("unexpected error", extra={"fields": fields})

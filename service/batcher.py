@@ -1,0 +1,294 @@
+"""The queue and the loop that runs it. Only ids come in and only logits go out: nothing here knows a text or a label.
+
+A batch forms while the engine is busy with the one before, so an idle service adds no wait. Which of the waiting
+rows run next is decided by `take_batch`, a pure function.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lengnuan.model.engine import Engine, Logits
+from lengnuan.model.padding import pad
+from lengnuan.model.tokenizer import PAD_ID
+from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded, ServiceError
+from lengnuan.service.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
+
+# How far behind the oldest row to look for rows of its length, in full batches.
+LOOK_AHEAD_BATCHES = 8
+LONGEST_RETRY_S = 60
+# Weight of the newest batch in the running throughput: about the last five batches count.
+THROUGHPUT_WEIGHT = 0.2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may run together and how much may wait.
+
+    Args:
+        max_rows: rows in a batch.
+        max_tokens: padded tokens in a batch: rows times the longest.
+        max_padding_share: part of the padded tokens that may be padding.
+        queue_items: rows that may wait.
+        queue_tokens: tokens that may wait, without padding.
+    """
+
+    max_rows: int
+    max_tokens: int
+    max_padding_share: float
+    queue_items: int
+    queue_tokens: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of one row (float32 [K]), its seconds in the queue and the seconds of the batch it ran in."""
+
+    logits: Logits
+    queue_s: float
+    infer_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """One waiting row. Times are `time.monotonic()`.
+
+    An error is a result of the future, not its exception: nobody may be left to retrieve it.
+    """
+
+    ids: Sequence[int]
+    future: "asyncio.Future[Scored | ServiceError]"
+    enqueued_at: float
+    deadline: float
+
+    def settle(self, outcome: Scored | ServiceError) -> None:
+        """Give the caller an answer, unless there is one or the caller is gone."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What runs next, what was found dead on the way, and why the batch isn't larger."""
+
+    rows: list[Pending]
+    dropped: list[Pending]
+    reason: CloseReason
+
+
+def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
+    """Choose the rows that run next.
+
+    The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch.
+    Rows whose caller is gone or whose deadline has passed are dropped. Takes nothing out of `pending`.
+
+    Args:
+        pending: oldest first; no row is longer than `limits.max_tokens`.
+        limits: what a batch may hold.
+        now: `time.monotonic()`.
+    """
+    live: list[Pending] = []
+    dropped: list[Pending] = []
+    for item in pending:
+        (dropped if item.future.done() or item.deadline <= now else live).append(item)
+    if not live:
+        return Batch([], dropped, "idle")
+    oldest, *others = live[: limits.max_rows * LOOK_AHEAD_BATCHES]
+    rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
+    reason: CloseReason = "idle"
+    for item in sorted(others, key=lambda other: abs(len(other.ids) - len(oldest.ids))):
+        if len(rows) == limits.max_rows:
+            reason = "full_rows"
+            break
+        length = len(item.ids)
+        padded = max(longest, length) * (len(rows) + 1)
+        if padded > limits.max_tokens:
+            reason = "full_tokens"
+        elif padded - real - length > limits.max_padding_share * padded:
+            reason = "lengths"
+        else:
+            rows.append(item)
+            longest, real = max(longest, length), real + length
+    return Batch(rows, dropped, reason)
+
+
+class Batcher:
+    """Runs waiting rows through one engine, one batch at a time, in a thread of its own.
+
+    Args:
+        engine: called from the batcher's thread only.
+        limits: what may run and wait.
+        metrics: where queue, batches and failures are counted.
+
+    Attributes:
+        waiting: rows in the queue, oldest first.
+        waiting_tokens: the sum of their lengths.
+        running_since: when the present call of the engine began (`time.monotonic()`); None between calls.
+        failed_batches: batches without a single answer, in a row, up to now.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._metrics = metrics
+        self._arrived = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._task: asyncio.Task[None] | None = None
+        self._running: list[Pending] = []
+        self._tokens_per_s = 0.0
+        self.waiting: dict[Pending, None] = {}  # a dict, for its order and its removal from the middle
+        self.waiting_tokens = 0
+        self.running_since: float | None = None
+        self.failed_batches = 0
+
+    @property
+    def alive(self) -> bool:
+        """False before `start`, after `stop`, and when the loop has died of a mistake."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the loop; rows without an answer get `NotReady`. Doesn't wait for a call of the engine in progress."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._executor.shutdown(wait=False)
+
+    async def score(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Scored | ServiceError]:
+        """Logits of each row, in their order; the error in its place for a row that failed or came too late.
+
+        Waits until the last row is answered, at most until `deadline`, even while the engine is stuck. Cancelling
+        the call takes its rows out of the queue.
+
+        Args:
+            rows: at least one row of ids, each with 1 to `limits.max_tokens` of them.
+            deadline: on the clock of `time.monotonic()`.
+
+        Raises:
+            Overloaded: the queue has no room for all of the rows; none was queued.
+            NotReady: the loop isn't running.
+        """
+        pending = self._admit(rows, deadline)
+        timer = asyncio.get_running_loop().call_later(deadline - time.monotonic(), self._expire, pending)
+        try:
+            await asyncio.wait([item.future for item in pending])
+        finally:
+            timer.cancel()
+            for item in pending:
+                item.future.cancel()
+                self._leave_queue(item)
+        return [item.future.result() for item in pending]
+
+    def _admit(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Pending]:
+        if not self.alive:
+            raise NotReady("the model is not running")
+        tokens = sum(map(len, rows))
+        for kind, limit, wanted in (
+            ("texts", self._limits.queue_items, len(self.waiting) + len(rows)),
+            ("tokens", self._limits.queue_tokens, self.waiting_tokens + tokens),
+        ):
+            if wanted > limit:
+                message = f"too many {kind} are waiting; none of this request was started"
+                raise Overloaded(message, retry_after_s=self._retry_after_s(), limit=limit, actual=wanted)
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        pending = [Pending(ids, loop.create_future(), now, deadline) for ids in rows]
+        self.waiting.update(dict.fromkeys(pending))
+        self.waiting_tokens += tokens
+        self._arrived.set()
+        return pending
+
+    def _retry_after_s(self) -> int:
+        """Time to work off what is waiting, at the pace of the last batches."""
+        wait_s = self.waiting_tokens / self._tokens_per_s if self._tokens_per_s else 1.0
+        return min(LONGEST_RETRY_S, max(1, math.ceil(wait_s)))
+
+    def _leave_queue(self, item: Pending) -> None:
+        if item in self.waiting:
+            del self.waiting[item]
+            self.waiting_tokens -= len(item.ids)
+
+    def _expire(self, pending: Iterable[Pending]) -> None:
+        for item in pending:
+            self._leave_queue(item)
+            item.settle(DeadlineExceeded("infer" if item in self._running else "queue"))
+
+    async def _run(self) -> None:
+        """The loop. However it ends, nobody is left waiting."""
+        try:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self.waiting:
+                    await self._run_batch(take_batch(self.waiting, self._limits, time.monotonic()))
+        except Exception:
+            log.critical("the batch loop died; the service is not ready from now on", exc_info=True)
+        finally:
+            for item in [*self._running, *self.waiting]:
+                self._leave_queue(item)
+                item.settle(NotReady("the model has stopped"))
+
+    async def _run_batch(self, batch: Batch) -> None:
+        for item in [*batch.dropped, *batch.rows]:
+            self._leave_queue(item)
+        for item in batch.dropped:
+            item.settle(DeadlineExceeded("queue"))
+        if not batch.rows:
+            return
+        self._running = batch.rows
+        started = self.running_since = time.monotonic()
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, batch.rows)
+        finally:
+            self.running_since = None
+        infer_s = time.monotonic() - started
+        for item, answer in zip(batch.rows, answers, strict=True):
+            queue_s = started - item.enqueued_at
+            self._metrics.queue_seconds.observe(queue_s)
+            item.settle(answer if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
+        self._running = []
+        self._measure(batch, infer_s)
+        failed = all(isinstance(answer, ServiceError) for answer in answers)
+        self.failed_batches = self.failed_batches + 1 if failed else 0
+
+    def _measure(self, batch: Batch, infer_s: float) -> None:
+        lengths = [len(item.ids) for item in batch.rows]
+        self._metrics.observe_batch(lengths, batch.reason, infer_s)
+        pace = sum(lengths) / max(infer_s, 1e-6)
+        before = self._tokens_per_s or pace
+        self._tokens_per_s = before + THROUGHPUT_WEIGHT * (pace - before)
+
+    def _compute(self, rows: Sequence[Pending]) -> list[Logits | ServiceError]:
+        """In the engine's thread: pad and run. A batch that raises is halved until the guilty row is alone."""
+        try:
+            logits = self._engine.run(*pad([item.ids for item in rows], PAD_ID))
+            if len(logits) != len(rows):
+                raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows of ids")
+        except Exception as error:  # whatever a runtime raises must not end the loop
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self._compute(rows[:half]) + self._compute(rows[half:])
+            log.error("the engine failed on a row: %s", type(error).__name__, exc_info=True)
+            self._metrics.engine_errors["runtime"].inc()
+            return [EngineFailed("the model failed on this text")]
+        return [self._checked(row) for row in logits]
+
+    def _checked(self, logits: Logits) -> Logits | ServiceError:
+        if np.isfinite(logits).all():
+            return logits
+        log.error("the engine gave logits that are not finite")
+        self._metrics.engine_errors["not_finite"].inc()
+        return EngineFailed("the model gave an answer that is not a number for this text")

@@ -1,0 +1,67 @@
+"""The client's end of a request: its body as it arrives, and its hanging up."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from lengnuan.service.errors import BodyTooLarge, ClientClosed, UnsupportedMediaType
+
+T = TypeVar("T")
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body of a JSON request. Counts bytes as they come, so a missing or false Content-Length changes nothing.
+
+    Raises:
+        UnsupportedMediaType: not announced as JSON, or compressed.
+        BodyTooLarge: stops reading at once.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedMediaType("the body must come with Content-Type: application/json")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("the body must not be compressed")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > max_bytes:
+        raise _too_large(max_bytes, int(announced))
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes, len(body))
+    except ClientDisconnect:
+        raise ClientClosed("the client closed the connection") from None
+    return bytes(body)
+
+
+def _too_large(limit: int, actual: int) -> BodyTooLarge:
+    return BodyTooLarge("the body has too many bytes; send fewer texts in one request", limit=limit, actual=actual)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client hangs up.
+
+    Raises:
+        ClientClosed: the client has hung up.
+    """
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    if task.cancelled():
+        raise ClientClosed("the client closed the connection")
+    return task.result()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

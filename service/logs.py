@@ -1,0 +1,57 @@
+"""Log lines: JSON for machines, plain text for a person at a terminal. Nobody logs a caller's text."""
+
+import datetime
+import json
+import logging
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["auto", "text", "json"]
+
+PLAIN = "%(asctime)s %(levelname)-8s %(message)s%(fields_text)s"
+
+
+def configure_logging(level: str, stream: TextIO, log_format: LogFormat = "auto") -> None:
+    """Send every log line of the process to `stream`.
+
+    Args:
+        level: least urgent line to write, for instance `info`.
+        stream: where to.
+        log_format: `text` for a person, `json` for one object a line; `auto` is text on a terminal, else JSON.
+    """
+    handler = logging.StreamHandler(stream)
+    if log_format == "text" or (log_format == "auto" and stream.isatty()):
+        handler.addFilter(_add_fields_text)
+        handler.setFormatter(logging.Formatter(PLAIN))
+    else:
+        handler.addFilter(_add_json)
+        handler.setFormatter(logging.Formatter("%(json)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # The server's own lines repeat ours, except when something is wrong.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What a call has given as `extra={"fields": ...}`."""
+    return dict(getattr(record, "fields", {}))
+
+
+def _add_fields_text(record: logging.LogRecord) -> bool:
+    record.fields_text = "".join(f"\n    {name}: {value}" for name, value in _fields(record).items())
+    return True
+
+
+def _add_json(record: logging.LogRecord) -> bool:
+    """Render the whole record, traceback included, into `record.json`."""
+    line = {
+        "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": record.getMessage(),
+        **_fields(record),
+    }
+    if record.exc_info:
+        line["traceback"] = logging.Formatter().formatException(record.exc_info)
+        # The formatter would append it a second time, over several lines.
+        record.exc_info = record.exc_text = None
+    record.json = json.dumps(line, ensure_ascii=False, default=str)
+    return True

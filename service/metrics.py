@@ -1,0 +1,148 @@
+"""Every metric of the service: names, labels and buckets in one place, in a registry of the app's own.
+
+A process serves one model, which `lengnuan_model_info` names; the other metrics carry no model label. Seconds and
+bytes, and nothing of a caller in a label. The batcher measures queue and batches, `ServedModel` texts, `Access` HTTP,
+`Lifecycle` the model; nobody else.
+
+Identity: `items_received_total` = the sum over outcomes of `items_total` + `items_in_flight`.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from lengnuan.service.errors import Outcome, ServiceError
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+PREFIX = "lengnuan"
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROWS = tuple(2.0**n for n in range(11))
+TOKENS = tuple(2.0**n for n in range(13))
+BATCH_TOKENS = tuple(2.0**n for n in range(4, 18))
+CHARS = tuple(2.0**n for n in range(18))
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Metrics:
+    """The metrics of one app, by subject: HTTP, items, queue and batches, model."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._add_http()
+        self._add_items()
+        self._add_batches()
+        self._add_model()
+
+    def _add_http(self) -> None:
+        self.http_requests = self._counter("http_requests", "Requests answered.", "route", "method", "status")
+        self.http_seconds = self._histogram(
+            "http_request_duration_seconds", "Whole time of a request.", SECONDS, "route", "status_class"
+        )
+        self.http_in_flight = self._gauge("http_requests_in_flight", "Requests being answered.")
+
+    def _add_items(self) -> None:
+        self.items_received = self._counter("items_received", "Texts that came in.")
+        self.items_in_flight = self._gauge("items_in_flight", "Texts without an outcome yet.")
+        items = self._counter("items", "Texts by how they ended; each ends once.", "outcome")
+        self.items = {outcome: items.labels(outcome) for outcome in get_args(Outcome)}
+        stages = self._histogram(
+            "stage_duration_seconds",
+            "Time per stage: tokenize and postprocess of a request, queue of a text, infer of a batch.",
+            SECONDS,
+            "stage",
+        )
+        self.tokenize_seconds = stages.labels("tokenize")
+        self.queue_seconds = stages.labels("queue")
+        self.infer_seconds = stages.labels("infer")
+        self.postprocess_seconds = stages.labels("postprocess")
+        self.input_chars = self._histogram("input_chars", "Characters of a text.", CHARS)
+        self.input_tokens = self._histogram("input_tokens", "Tokens of a text, before truncation.", TOKENS)
+        self.truncated = self._counter("truncated_items", "Texts of which the model read head and tail only.")
+        self.unknown_ratio = self._histogram(
+            "unknown_token_ratio", "Share of a text's tokens that are bare bytes: outside the vocabulary.", SHARES
+        )
+        self.predictions = self._counter("predictions", "Answers by label.", "label")
+        self.abstained = self._counter("abstained_predictions", "Answers below the abstain threshold.")
+        self.confidence = self._histogram("prediction_confidence", "Confidence of an answer.", CONFIDENCES)
+
+    def _add_batches(self) -> None:
+        self.queue_items = self._gauge("queue_items", "Texts that wait.")
+        self.queue_tokens = self._gauge("queue_tokens", "Tokens that wait.")
+        self.queue_oldest_seconds = self._gauge("queue_oldest_seconds", "Age of the text that waits longest.")
+        self.queue_limit_items = self._gauge("queue_limit_items", "Texts that may wait.")
+        self.queue_limit_tokens = self._gauge("queue_limit_tokens", "Tokens that may wait.")
+        self.batch_rows = self._histogram("batch_rows", "Texts in a batch.", ROWS)
+        self.batch_tokens = self._histogram("batch_tokens", "Padded tokens in a batch.", BATCH_TOKENS)
+        self.batch_padding_ratio = self._histogram("batch_padding_ratio", "Padding over padded tokens.", SHARES)
+        self.batch_close_reason = self._counter("batch_close_reason", "Why batches weren't larger.", "reason")
+        errors = self._counter("backend_errors", "Texts on which the engine failed.", "kind")
+        self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite")}
+
+    def _add_model(self) -> None:
+        labels = ("model", "version", "sha", "backend", "precision", "provider")
+        self.model_info = self._gauge("model_info", "The model and what really runs it.", *labels)
+        self.model_ready = self._gauge("model_ready", "1 when /readyz answers 200.")
+        self.model_load_seconds = self._gauge("model_load_seconds", "Time to read bundle and graph.")
+        self.warmup_seconds = self._gauge("warmup_seconds", "Time for the first runs and the golden answers.")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
+
+    def render(self) -> bytes:
+        """All metrics in the text format that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def observe_http(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One finished request. `route` is a template, or `unmatched`."""
+        self.http_requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+        self.http_seconds.labels(route, f"{status // 100}xx").observe(seconds)
+
+    @contextmanager
+    def count_items(self, count: int) -> Iterator[list[Outcome]]:
+        """Give each of `count` texts exactly one outcome, however the block ends.
+
+        Yields:
+            A list for the block to fill with the outcome of each text. If the block raises instead, all of those
+            still missing get the outcome of the error.
+        """
+        outcomes: list[Outcome] = []
+        rest: Outcome = "failed"
+        self.items_received.inc(count)
+        self.items_in_flight.inc(count)
+        try:
+            yield outcomes
+        except ServiceError as error:
+            rest = error.outcome
+            raise
+        except asyncio.CancelledError:
+            rest = "cancelled"
+            raise
+        finally:
+            for index in range(count):
+                self.items[outcomes[index] if index < len(outcomes) else rest].inc()
+            self.items_in_flight.dec(count)
+
+    def observe_batch(self, lengths: Sequence[int], reason: str, seconds: float) -> None:
+        """One executed batch: the token counts of its rows, why it wasn't larger, the time it took."""
+        padded = max(lengths) * len(lengths)
+        self.batch_rows.observe(len(lengths))
+        self.batch_tokens.observe(padded)
+        self.batch_padding_ratio.observe(1 - sum(lengths) / padded)
+        self.batch_close_reason.labels(reason).inc()
+        self.infer_seconds.observe(seconds)

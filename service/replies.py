@@ -1,0 +1,99 @@
+"""Answers as they go on the wire."""
+
+import time
+from typing import Any
+
+from lengnuan.service.errors import ServiceError
+from lengnuan.service.schemas import (
+    Classification,
+    ClassifyReply,
+    ClassifyRequest,
+    ItemError,
+    LabelProbability,
+    ModelCard,
+    ServedLimits,
+    TimingsMs,
+    Usage,
+)
+from lengnuan.service.served import Answer, Answers, ServedModel
+from lengnuan.service.settings import Settings
+
+
+def classify_reply(
+    request_id: str, wanted: ClassifyRequest, served: ServedModel, answers: Answers, started: float
+) -> ClassifyReply:
+    """The reply to a classify request that began at `started` (`time.monotonic()`)."""
+    data = [
+        ItemError(index=index, error=item.detail(request_id))
+        if isinstance(item, ServiceError)
+        else _classification(index, item, wanted, served.bundle.labels)
+        for index, item in enumerate(answers.items)
+    ]
+    tokens = sum(item.tokens_used for item in answers.items if isinstance(item, Answer))
+    seconds = {
+        **{"tokenize": answers.tokenize_s, "queue": answers.queue_s, "infer": answers.infer_s},
+        **{"total": time.monotonic() - started},
+    }
+    return ClassifyReply(
+        id=request_id,
+        object="list",
+        created=int(time.time()),
+        model=served.bundle.manifest.name,
+        model_version=served.bundle.version,
+        data=data,
+        usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+        timings=TimingsMs(**{stage: round(1000 * spent, 3) for stage, spent in seconds.items()}),
+    )
+
+
+def _classification(index: int, answer: Answer, wanted: ClassifyRequest, labels: tuple[str, ...]) -> Classification:
+    prediction = answer.prediction
+    extras: dict[str, Any] = {}
+    if wanted.return_logits:
+        extras["logits"] = answer.logits.tolist()
+    if wanted.top_k is not None:
+        ranked = sorted(zip(prediction.probabilities, labels, strict=True), key=lambda pair: -pair[0])
+        extras["top"] = [LabelProbability(label=label, probability=p) for p, label in ranked[: wanted.top_k]]
+    return Classification(
+        index=index,
+        label=prediction.label,
+        confidence=prediction.confidence,
+        probs=list(prediction.probabilities),
+        num_classes=len(labels),
+        truncated=answer.truncated,
+        tokens=answer.tokens,
+        tokens_used=answer.tokens_used,
+        abstained=prediction.abstained,
+        **extras,
+    )
+
+
+def model_card(served: ServedModel, settings: Settings) -> ModelCard:
+    """What `/v1/models` tells of the served model."""
+    manifest = served.bundle.manifest
+    return ModelCard(
+        id=manifest.name,
+        object="model",
+        created=manifest.created,
+        version=served.bundle.version,
+        task=manifest.task,
+        problem_type=manifest.problem_type,
+        activation="softmax",
+        labels=list(manifest.labels),
+        display_names=manifest.display_names,
+        limits=ServedLimits(
+            max_tokens=manifest.max_tokens,
+            max_timeout_ms=int(settings.request_timeout_s * 1000),
+            **settings.model_dump(include=set(ServedLimits.model_fields)),
+        ),
+        truncation=manifest.truncation,
+        precision=manifest.precision,
+        runtime=served.engine.runtime,
+        provider=served.engine.provider,
+        temperature=manifest.temperature,
+        abstain_threshold=manifest.abstain_threshold,
+        scores=manifest.scores,
+        fingerprint=manifest.fingerprint,
+        sha256={name: entry.sha256 for name, entry in manifest.files.items()},
+        code_version=manifest.code_version,
+    )

@@ -1,0 +1,225 @@
+"""A loaded model at work: texts in, answers out, whatever route they came by."""
+
+import asyncio
+import functools
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lengnuan.model.bundle import Bundle
+from lengnuan.model.engine import Engine, Logits
+from lengnuan.model.probabilities import Prediction, decide
+from lengnuan.model.text import has_lone_surrogate
+from lengnuan.model.tokenizer import cut
+from lengnuan.service.batcher import Batcher, Limits, Scored
+from lengnuan.service.errors import (
+    DeadlineExceeded,
+    EmptyText,
+    InvalidUnicode,
+    Outcome,
+    ServiceError,
+    TextTooLarge,
+    TextTooLong,
+)
+from lengnuan.service.metrics import Metrics
+from lengnuan.service.schemas import OnLong
+from lengnuan.service.settings import Settings
+
+# A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
+INLINE_CHARS = 2000
+# Answers cost about 15 microseconds each: 2 ms.
+ANSWERS_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the model reads of a text, and the length of the whole text in tokens."""
+
+    ids: list[int]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer for one text. `logits`: float32 [K]."""
+
+    prediction: Prediction
+    logits: Logits
+    tokens: int
+    tokens_used: int
+
+    @property
+    def truncated(self) -> bool:
+        """The model read head and tail only."""
+        return self.tokens_used < self.tokens
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One entry a text, in order, and the seconds spent; `queue_s` and `infer_s` are those of the last to finish."""
+
+    items: list[Answer | ServiceError]
+    tokenize_s: float
+    queue_s: float
+    infer_s: float
+
+
+class ServedModel:
+    """A bundle behind its batcher.
+
+    Args:
+        bundle: loaded and checked.
+        engine: runs the bundle's graph.
+        settings: limits.
+        metrics: where texts, queue and batches are measured.
+    """
+
+    def __init__(self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics) -> None:
+        self.bundle = bundle
+        self.engine = engine
+        self.batcher = Batcher(engine, _limits(settings), metrics)
+        self._max_chars = settings.max_chars
+        self._metrics = metrics
+        # One thread: more of them would only fight the event loop for the interpreter's lock.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+
+    def start(self) -> None:
+        """Start the batcher, and let a scrape see the queue as it is at that moment."""
+        self.batcher.start()
+        self._metrics.queue_items.set_function(lambda: len(self.batcher.waiting))
+        self._metrics.queue_tokens.set_function(lambda: self.batcher.waiting_tokens)
+        self._metrics.queue_oldest_seconds.set_function(self._oldest_s)
+
+    async def stop(self) -> None:
+        """Stop the batcher; whoever still waits gets `NotReady`."""
+        await self.batcher.stop()
+        self._executor.shutdown(wait=False)
+
+    def _oldest_s(self) -> float:
+        oldest = next(iter(self.batcher.waiting), None)
+        return time.monotonic() - oldest.enqueued_at if oldest else 0.0
+
+    async def classify(self, texts: Sequence[str], on_long: OnLong, partial: bool, deadline: float) -> Answers:
+        """Classify texts; waits at most until `deadline` (`time.monotonic()`).
+
+        Args:
+            texts: raw, at least one.
+            on_long: what to do with more tokens than the model reads.
+            partial: give the error in place of a text that fails; otherwise the first one is raised, if possible
+                before any text has run.
+            deadline: when to give up.
+
+        Raises:
+            ServiceError: the queue is full, the batcher is not running, or, unless `partial`, a text failed.
+        """
+        with self._metrics.count_items(len(texts)) as outcomes:
+            started = time.monotonic()
+            encoded = await self._encode_all(texts, on_long, deadline)
+            tokenize_s = time.monotonic() - started
+            self._metrics.tokenize_seconds.observe(tokenize_s)
+            if not partial:
+                _raise_first(encoded)
+            rows = [item.ids for item in encoded if isinstance(item, Encoded)]
+            scores = await self.batcher.score(rows, deadline) if rows else []
+            returned = time.monotonic()
+            items = await self._answer_all(encoded, iter(scores))
+            self._metrics.postprocess_seconds.observe(time.monotonic() - returned)
+            outcomes += [_outcome(item) for item in items]
+        if not partial:
+            _raise_first(items)
+        waits = [(score.queue_s, score.infer_s) for score in scores if isinstance(score, Scored)]
+        queue_s, infer_s = max(waits, key=sum, default=(0.0, 0.0))
+        return Answers(items, tokenize_s, queue_s, infer_s)
+
+    async def _encode_all(self, texts: Sequence[str], on_long: OnLong, deadline: float) -> list[Encoded | ServiceError]:
+        """The same for any amount of text; much of it goes through a thread, piece by piece, to be stoppable."""
+        if sum(map(len, texts)) <= INLINE_CHARS:
+            return self._encode_piece(enumerate(texts), on_long)
+        loop = asyncio.get_running_loop()
+        encoded: list[Encoded | ServiceError] = []
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                for piece in _pieces(texts):
+                    work = functools.partial(self._encode_piece, piece, on_long)
+                    encoded += await loop.run_in_executor(self._executor, work)
+        except TimeoutError:
+            raise DeadlineExceeded("tokenize") from None
+        return encoded
+
+    def _encode_piece(self, numbered: Iterable[tuple[int, str]], on_long: OnLong) -> list[Encoded | ServiceError]:
+        return [self._encode(text, index, on_long) for index, text in numbered]
+
+    def _encode(self, text: str, index: int, on_long: OnLong) -> Encoded | ServiceError:
+        """Check one text and turn it into ids."""
+        param, limit = f"input[{index}]", self.bundle.manifest.max_tokens
+        if len(text) > self._max_chars:
+            message = "the text has too many characters; send a shorter one"
+            return TextTooLarge(message, param=param, index=index, limit=self._max_chars, actual=len(text))
+        if has_lone_surrogate(text):
+            return InvalidUnicode("the text holds half of a surrogate pair", param=param, index=index)
+        ids = self.bundle.tokenizer.encode(text)
+        if not ids:
+            return EmptyText("the text has no visible character", param=param, index=index)
+        if len(ids) > limit and on_long == "error":
+            message = "the text has more tokens than the model reads; on_long=truncate would keep its head and tail"
+            return TextTooLong(message, param=param, index=index, limit=limit, actual=len(ids))
+        self._metrics.input_chars.observe(len(text))
+        self._metrics.input_tokens.observe(len(ids))
+        self._metrics.unknown_ratio.observe(self.bundle.tokenizer.unknown_share(ids))
+        return Encoded(cut(ids, limit), len(ids))
+
+    async def _answer_all(
+        self, encoded: Sequence[Encoded | ServiceError], scores: Iterator[Scored | ServiceError]
+    ) -> list[Answer | ServiceError]:
+        """Pair every text that was run with its score; lets other requests in between now and then."""
+        items: list[Answer | ServiceError] = []
+        for index, item in enumerate(encoded):
+            items.append(item if isinstance(item, ServiceError) else self._answer(item, next(scores), index))
+            if index % ANSWERS_AT_ONCE == ANSWERS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return items
+
+    def _answer(self, item: Encoded, score: Scored | ServiceError, index: int) -> Answer | ServiceError:
+        if isinstance(score, ServiceError):
+            score.index = index
+            return score
+        manifest = self.bundle.manifest
+        prediction = decide(score.logits, manifest.labels, manifest.temperature, manifest.abstain_threshold)
+        answer = Answer(prediction, score.logits, item.tokens, len(item.ids))
+        self._metrics.predictions.labels(prediction.label).inc()
+        self._metrics.confidence.observe(prediction.confidence)
+        self._metrics.abstained.inc(prediction.abstained)
+        self._metrics.truncated.inc(answer.truncated)
+        return answer
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        max_rows=settings.max_batch_rows,
+        max_tokens=settings.max_batch_tokens,
+        max_padding_share=settings.max_padding_share,
+        queue_items=settings.queue_items,
+        queue_tokens=settings.queue_tokens,
+    )
+
+
+def _pieces(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
+    """Numbered texts in runs of about `INLINE_CHARS` characters; a longer text is a run of its own."""
+    starts = itertools.accumulate(map(len, texts), initial=0)
+    numbered = zip(starts, enumerate(texts), strict=False)
+    for _, run in itertools.groupby(numbered, key=lambda entry: entry[0] // INLINE_CHARS):
+        yield [text for _, text in run]
+
+
+def _raise_first(items: Sequence[object]) -> None:
+    for item in items:
+        if isinstance(item, ServiceError):
+            raise item
+
+
+def _outcome(item: Answer | ServiceError) -> Outcome:
+    if isinstance(item, ServiceError):
+        return item.outcome
+    return "truncated_ok" if item.truncated else "ok"

@@ -1,0 +1,114 @@
+"""How a service is run: one frozen object, from environment and command line, checked before anything starts."""
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from lengnuan.model.bundle import DEFAULT_BUNDLE, Manifest
+from lengnuan.model.engine import Device
+from lengnuan.service.logs import LogFormat
+
+PREFIX = "LENGNUAN_"
+
+
+class SettingsRefused(Exception):
+    """A setting has an impossible value; the message names it, by flag and by environment variable."""
+
+
+class Settings(BaseSettings):
+    """Serve one bundle over HTTP. Every flag is also an environment variable: --max-texts is LENGNUAN_MAX_TEXTS."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        frozen=True,
+        extra="forbid",
+        cli_prog_name="lengnuan-serve",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+    )
+
+    bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the model to serve")
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all of them")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least urgent line to log")
+    log_format: LogFormat = Field("auto", description="text, json, or text on a terminal and JSON elsewhere")
+    device: Device = Field("auto", description="cuda means CUDA or an error; auto falls back to the CPU")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 takes what the container may use")
+
+    max_texts: int = Field(1024, ge=1, description="texts in one request")
+    max_chars: int = Field(100_000, ge=1, description="characters in one text; far above what the model reads")
+    max_body_bytes: int = Field(4 << 20, ge=1, description="bytes in one request body")
+
+    max_batch_rows: int = Field(64, ge=1, description="texts in one run of the model")
+    max_batch_tokens: int = Field(4096, ge=1, description="texts times the longest of them, in one run of the model")
+    max_padding_share: float = Field(0.5, ge=0.0, lt=1.0, description="part of a run that may be padding")
+    queue_items: int = Field(4096, ge=1, description="texts that may wait")
+    queue_tokens: int = Field(1 << 19, ge=1, description="tokens that may wait")
+
+    request_timeout_s: float = Field(10.0, gt=0.0, description="longest wait for an answer; requests may ask for less")
+    keep_alive_s: int = Field(75, ge=1, description="idle time before a connection is closed; above the proxy's own")
+    drain_delay_s: float = Field(5.0, ge=0.0, description="time between SIGTERM and the end of accepting connections")
+    shutdown_timeout_s: int = Field(20, ge=1, description="time after that for what is still running")
+
+    stalled_after_s: float = Field(5.0, gt=0.0, description="a run longer than this makes the service not ready")
+    dead_after_s: float = Field(60.0, gt=0.0, description="a run longer than this makes the service not alive")
+    max_failed_batches: int = Field(10, ge=1, description="runs failing in a row that make it neither ready nor alive")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.queue_items < self.max_texts:
+            raise ValueError(
+                f"queue_items is {self.queue_items}: a request of max_texts ({self.max_texts}) could never be admitted"
+            )
+        if self.dead_after_s < self.stalled_after_s:
+            raise ValueError(
+                f"dead_after_s ({self.dead_after_s:g}) is below stalled_after_s ({self.stalled_after_s:g})"
+            )
+        return self
+
+    @classmethod
+    def from_command_line(cls, argv: list[str]) -> Self:
+        """Flags over environment over defaults.
+
+        Raises:
+            SettingsRefused: a value is of the wrong type or out of range.
+            SystemExit: an unknown flag (2), or `--help` (0).
+        """
+        try:
+            return CliApp.run(cls, cli_args=argv)
+        except ValidationError as error:
+            raise SettingsRefused("; ".join(map(_explain, error.errors()))) from error
+
+    def check_against(self, manifest: Manifest) -> None:
+        """Refuse limits under which this model could not answer every request that the other limits let in.
+
+        Raises:
+            SettingsRefused: names the setting and both numbers.
+        """
+        longest = manifest.max_tokens
+        if self.max_batch_tokens < longest:
+            raise SettingsRefused(
+                f"max_batch_tokens ({PREFIX}MAX_BATCH_TOKENS) is {self.max_batch_tokens}, "
+                f"but one text of model {manifest.name} has up to {longest} tokens"
+            )
+        if self.queue_tokens < self.max_texts * longest:
+            raise SettingsRefused(
+                f"queue_tokens ({PREFIX}QUEUE_TOKENS) is {self.queue_tokens}, but one request of max_texts "
+                f"({self.max_texts}) has up to {self.max_texts * longest} tokens with model {manifest.name}"
+            )
+
+
+def unknown_variables() -> list[str]:
+    """Variables of the environment that look like settings and are none: typing errors, most likely."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+
+
+def _explain(problem: ErrorDetails) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{name} ({PREFIX}{name.upper()}): {message}, not {problem['input']!r}" if name else message

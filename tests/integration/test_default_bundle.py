@@ -1,0 +1,110 @@
+"""The embedded bundle as it ships: its size, its claims, and that nothing around a text changes its answer."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from service_fixtures import running
+
+from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
+from lengnuan.model.engine import OnnxEngine, replay_golden
+from lengnuan.model.padding import pad
+from lengnuan.model.probabilities import softmax
+from lengnuan.model.tokenizer import PAD_ID
+from lengnuan.service.app import create_app
+from lengnuan.service.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+TEXT = "这部电影虽然前半段节奏很慢，但结尾非常精彩"
+OTHERS = [f"第{n}次来，{'房间很干净' if n % 2 else '味道一般，' * n}" for n in range(1, 32)]
+MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Bundle:
+    return Bundle.load(DEFAULT_BUNDLE)
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Bundle) -> OnnxEngine:
+    return OnnxEngine(bundle.model_file, "cpu", 1)
+
+
+Classify = Callable[[str | list[str]], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def classify() -> Iterator[Classify]:
+    """`POST /v1/classify` of a service with every default; gives `data`."""
+    with asyncio.Runner() as runner:
+        stack = contextlib.AsyncExitStack()
+        client = runner.run(stack.enter_async_context(running(create_app(Settings(threads=1)))))
+
+        def post(texts: str | list[str]) -> list[dict[str, Any]]:
+            reply = runner.run(client.post("/v1/classify", json={"input": texts}))
+            assert reply.status_code == 200, reply.text
+            data: list[dict[str, Any]] = reply.json()["data"]
+            return data
+
+        yield post
+        runner.run(stack.aclose())
+
+
+def test_it_answers_as_recorded(bundle: Bundle, engine: OnnxEngine) -> None:
+    assert replay_golden(bundle, engine) <= bundle.manifest.precision.tolerance
+
+
+def test_it_fits_in_thirty_megabytes() -> None:
+    assert sum(file.stat().st_size for file in DEFAULT_BUNDLE.rglob("*") if file.is_file()) <= 30 * MEGABYTE
+
+
+def test_it_is_not_below_the_referee_on_the_mean_of_the_tests(bundle: Bundle) -> None:
+    assert len(bundle.manifest.scores["test"]) == 8
+    assert bundle.manifest.scores["margin_over_referee"]["margin"] >= 0.0
+
+
+def test_its_card_names_every_training_source() -> None:
+    card = (DEFAULT_BUNDLE / "report" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    config = json.loads((DEFAULT_BUNDLE / "report" / "metrics.json").read_text(encoding="utf-8"))["config"]
+    assert len(config["data"]["train"]) == 8
+    assert all(f"**{name}**" in card for name in config["data"]["train"])
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        (TEXT, "positive"),
+        ("服务太差了", "negative"),
+        ("這部電影結尾非常精彩", "positive"),
+        ("ＢＡＤ，太失望了！", "negative"),
+    ],
+)
+def test_it_tells_good_from_bad(classify: Classify, text: str, label: str) -> None:
+    assert classify(text)[0]["label"] == label
+
+
+def test_over_http_neighbours_and_padding_never_change_an_answer(classify: Classify, bundle: Bundle) -> None:
+    alone = np.array(classify(TEXT)[0]["probs"])
+    in_company = np.array(classify([*OTHERS[:7], TEXT, *OTHERS[7:]])[7]["probs"])
+    longest = "味道不错，" * bundle.manifest.max_tokens
+    padded = np.array(classify([longest, TEXT])[1]["probs"])
+    assert np.abs(in_company - alone).max() <= 1e-5
+    assert np.abs(padded - alone).max() <= 1e-5
+
+
+def test_in_the_graph_padding_to_the_limit_never_changes_an_answer(bundle: Bundle, engine: OnnxEngine) -> None:
+    ids = bundle.tokenizer.encode(TEXT)
+    alone = softmax(engine.run(*pad([ids], PAD_ID)))
+    padded = softmax(engine.run(*pad([ids, [300] * bundle.manifest.max_tokens], PAD_ID)))
+    assert np.abs(padded[0] - alone[0]).max() <= 1e-5
+
+
+def test_a_long_text_is_cut_and_says_so(classify: Classify, bundle: Bundle) -> None:
+    (item,) = classify("一开始很喜欢，后来很失望。" * 200)
+    assert item["truncated"] is True
+    assert item["tokens"] > bundle.manifest.max_tokens

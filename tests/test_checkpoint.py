@@ -1,0 +1,144 @@
+"""Checkpoints: whenever the process dies, a whole one is left, and only a whole one is loaded."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lengnuan.training import checkpoint
+from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
+
+
+def tensors(value: float) -> dict[str, Tensor]:
+    return {"weight": torch.full((3, 2), value), "step": torch.tensor(value)}
+
+
+def value_and_step(folder: Path) -> tuple[float, int]:
+    found = load_checkpoint(folder)
+    assert found is not None
+    return found[0]["weight"][0, 0].item(), found[1]["step"]
+
+
+def kill(*args: object, **kwargs: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_was_saved_comes_back(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 10, tensors(1.5), {"best": 0.9, "名": "冷暖"})
+    found = load_checkpoint(tmp_path)
+    assert found is not None
+    assert {name: value.tolist() for name, value in found[0].items()} == {
+        name: value.tolist() for name, value in tensors(1.5).items()
+    }
+    assert (found[1]["step"], found[1]["best"], found[1]["名"]) == (10, 0.9, "冷暖")
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path) is None
+    assert load_checkpoint(tmp_path / "absent") is None
+
+
+def test_a_newer_one_replaces_the_older(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        save_checkpoint(tmp_path, step, tensors(step), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-100"]
+    assert value_and_step(tmp_path) == (100.0, 100)
+
+
+def test_the_newest_is_by_number_not_by_name(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "other", 9, tensors(9), {})
+    save_checkpoint(tmp_path, 10, tensors(10), {})
+    shutil.move(tmp_path / "other" / "step-9", tmp_path / "step-9")
+    assert value_and_step(tmp_path) == (10.0, 10)
+
+
+def test_tensors_that_are_views_are_saved_whole(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, {"turned": torch.arange(6.0).view(2, 3).T}, {})
+    found = load_checkpoint(tmp_path)
+    assert found is not None
+    assert found[0]["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_the_random_state_is_put_back(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    torch.rand(5)
+    save_checkpoint(tmp_path, 1, tensors(1), {})
+    expected = torch.rand(5)
+    torch.manual_seed(99)
+    load_checkpoint(tmp_path)
+    assert torch.equal(torch.rand(5), expected)
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def tamper(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("state.json", Path.unlink),
+        ("state.json", truncate),
+        ("tensors.safetensors", Path.unlink),
+        ("tensors.safetensors", truncate),
+        ("tensors.safetensors", tamper),
+    ],
+)
+def test_a_newest_one_that_is_not_whole_is_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: Callable[[Path], None]
+) -> None:
+    save_checkpoint(tmp_path / "other", 20, tensors(20), {})
+    save_checkpoint(tmp_path, 10, tensors(10), {})
+    shutil.move(tmp_path / "other" / "step-20", tmp_path / "step-20")
+    damage(tmp_path / "step-20" / file)
+    with caplog.at_level(logging.WARNING):
+        assert value_and_step(tmp_path) == (10.0, 10)
+    assert "step-20 is not whole" in caplog.text
+
+
+@pytest.mark.parametrize("moment", ["save_file", "_sha256", "_flush"])
+def test_a_death_while_saving_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    save_checkpoint(tmp_path, 10, tensors(10), {})
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, moment, kill)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, 20, tensors(20), {})
+    assert value_and_step(tmp_path) == (10.0, 10)
+
+
+def test_a_death_before_the_rename_leaves_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, 10, tensors(10), {})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", kill)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, 20, tensors(20), {})
+    assert value_and_step(tmp_path) == (10.0, 10)
+    save_checkpoint(tmp_path, 20, tensors(21), {})
+    assert value_and_step(tmp_path) == (21.0, 20)
+
+
+def test_the_older_one_goes_only_after_the_new_one_is_loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, 10, tensors(10), {})
+    seen: list[tuple[float, int]] = []
+    remove = shutil.rmtree
+
+    def watched(path: Path, ignore_errors: bool = False) -> None:
+        if path.name == "step-10":
+            seen.append(value_and_step(tmp_path))
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", watched)
+    save_checkpoint(tmp_path, 20, tensors(20), {})
+    assert seen == [(20.0, 20)]

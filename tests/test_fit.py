@@ -1,0 +1,144 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_runs import sentences, small_config, write_tsv
+
+from lengnuan.model.tokenizer import Tokenizer
+from lengnuan.training import judge
+from lengnuan.training.config import TrainConfig
+from lengnuan.training.corpus import Corpus, read_corpus
+from lengnuan.training.errors import TrainingCollapsed, UsageError
+from lengnuan.training.fit import build_classifier, encode_examples, fit, load_trained
+from lengnuan.training.judge import predict
+from lengnuan.training.optimise import Optimiser, choose_hardware
+from lengnuan.training.tokenise import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainConfig, Tokenizer, Corpus]:
+    root = tmp_path_factory.mktemp("data")
+    write_tsv(root / "train.tsv", sentences(400))
+    config = small_config(root)
+    corpus = read_corpus(config)
+    return config, train_tokenizer((e.text for e in corpus.train), config.tokenizer), corpus
+
+
+def changed(config: TrainConfig, **fit_settings: object) -> TrainConfig:
+    return config.model_copy(update={"fit": config.fit.model_copy(update=fit_settings)})
+
+
+def test_it_learns_a_learnable_task(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
+    config, tokenizer, corpus = prepared
+    model, selection = fit(config, tokenizer, corpus, tmp_path, choose_hardware(config))
+    assert selection.best_score > 0.9
+    assert not model.training
+
+
+def test_the_kept_weights_are_the_best_and_score_what_was_logged(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path
+) -> None:
+    config, tokenizer, corpus = prepared
+    hardware = choose_hardware(config)
+    model, selection = fit(config, tokenizer, corpus, tmp_path, hardware)
+    dev = encode_examples(tokenizer, corpus.dev["dev"], config.model.max_tokens)
+    answers = predict(model, dev.rows, 512, hardware).argmax(axis=1)
+    assert float((answers == dev.labels).mean()) == selection.best_score
+
+
+def test_same_seed_same_weights(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
+    config, tokenizer, corpus = prepared
+    for name in ("a", "b"):
+        fit(config, tokenizer, corpus, tmp_path / name, choose_hardware(config))
+    first, second = (load_file(tmp_path / name / "best.safetensors") for name in ("a", "b"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tokenizer, corpus = prepared
+    hardware = choose_hardware(config)
+    fit(config, tokenizer, corpus, tmp_path / "whole", hardware)
+    original = Optimiser.update
+
+    def stop_midway(optimiser: Optimiser, loss: torch.Tensor) -> float:
+        if optimiser.step == 2 * optimiser.steps // 3:
+            raise KeyboardInterrupt
+        return original(optimiser, loss)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Optimiser, "update", stop_midway)
+        with pytest.raises(KeyboardInterrupt):
+            fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
+    fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
+    whole, stopped = (load_file(tmp_path / name / "best.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(whole[key], stopped[key]) for key in whole)
+
+
+def test_training_that_learns_nothing_is_called_collapsed(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tokenizer, corpus = prepared
+    monkeypatch.setattr(judge, "predict", lambda model, rows, tokens, hardware: np.tile([[1.0, 0.0]], (len(rows), 1)))
+    with pytest.raises(TrainingCollapsed, match="one class"):
+        fit(config, tokenizer, corpus, tmp_path, choose_hardware(config))
+
+
+def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
+    config, tokenizer, corpus = prepared
+    fit(changed(config, epochs=40, patience=2), tokenizer, corpus, tmp_path, choose_hardware(config))
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    evaluations = sum("dev_accuracy" in line for line in lines)
+    assert 3 <= evaluations < 80
+
+
+def test_an_encoder_in_the_run_folder_is_where_training_starts(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path
+) -> None:
+    config, tokenizer, _ = prepared
+    source = build_classifier(config.model_copy(update={"seed": 7}), tokenizer, 2, None)
+    file = tmp_path / "encoder.safetensors"
+    save_file({name: value.contiguous() for name, value in source.encoder.state_dict().items()}, file)
+    built = build_classifier(config, tokenizer, 2, file)
+    assert torch.equal(built.encoder.embeddings.tokens.weight, source.encoder.embeddings.tokens.weight)
+    assert not torch.equal(built.head.weight, source.head.weight)
+
+
+def test_an_encoder_of_another_shape_is_refused(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path
+) -> None:
+    config, tokenizer, _ = prepared
+    save_file({"norm.weight": torch.ones(3)}, tmp_path / "encoder.safetensors")
+    with pytest.raises(UsageError, match=r"does not fit \[model\]"):
+        build_classifier(config, tokenizer, 2, tmp_path / "encoder.safetensors")
+
+
+def test_weights_without_a_trained_head_are_refused(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path
+) -> None:
+    config, tokenizer, _ = prepared
+    model = build_classifier(config, tokenizer, 2, None)
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "best.safetensors")
+    with pytest.raises(UsageError, match="no trained head"):
+        load_trained(model, tmp_path / "best.safetensors")
+
+
+def test_long_texts_are_cut_and_counted(prepared: tuple[TrainConfig, Tokenizer, Corpus]) -> None:
+    _, tokenizer, corpus = prepared
+    found = encode_examples(tokenizer, corpus.train, 5)
+    assert found.rows.lengths.max() == 5
+    assert 0.0 < found.truncated < 1.0
+    assert encode_examples(tokenizer, corpus.train, 500).truncated == 0.0
+
+
+def test_a_label_sorted_file_trains_like_a_shuffled_one(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path
+) -> None:
+    config, tokenizer, corpus = prepared
+    rows = sorted(corpus.train, key=lambda example: example.label)
+    by_label = Corpus(corpus.labels, rows, corpus.dev, corpus.test, {})
+    _, selection = fit(config, tokenizer, by_label, tmp_path, choose_hardware(config))
+    assert selection.best_score > 0.9

@@ -1,0 +1,104 @@
+"""Which of the waiting rows run next."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lengnuan.service.batcher import Limits, Pending, take_batch
+
+LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def waiting(loop: asyncio.AbstractEventLoop, *lengths: int) -> list[Pending]:
+    """Rows of these lengths, oldest first, due at 100."""
+    return [Pending([7] * length, loop.create_future(), float(age), 100.0) for age, length in enumerate(lengths)]
+
+
+def lengths(rows: list[Pending]) -> list[int]:
+    return [len(row.ids) for row in rows]
+
+
+def test_nothing_waiting_makes_an_empty_batch() -> None:
+    assert take_batch([], LIMITS, 0.0).rows == []
+
+
+def test_everything_goes_when_it_fits(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, 3, 4, 3), LIMITS, 0.0)
+    assert lengths(batch.rows) == [3, 3, 4]
+    assert batch.reason == "idle"
+
+
+def test_rows_are_bounded(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, 1, 1, 1, 1, 1), LIMITS, 0.0)
+    assert (len(batch.rows), batch.reason) == (4, "full_rows")
+
+
+def test_padded_tokens_are_bounded_not_real_ones(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, 12, 8, 7), LIMITS, 0.0)
+    assert lengths(batch.rows) == [12, 8]  # 27 real tokens, but 36 padded ones
+    assert batch.reason == "full_tokens"
+
+
+def test_the_oldest_goes_and_rows_of_its_length_with_it(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, 2, 20, 2, 20, 3), LIMITS, 0.0)
+    assert lengths(batch.rows) == [2, 2, 3]
+    assert batch.reason == "full_tokens"
+
+
+def test_a_row_that_would_be_mostly_padding_waits(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, 1, 1, 8), LIMITS, 0.0)
+    assert (lengths(batch.rows), batch.reason) == ([1, 1], "lengths")
+
+
+def test_equal_lengths_go_oldest_first(loop: asyncio.AbstractEventLoop) -> None:
+    batch = take_batch(waiting(loop, *[2] * 6), LIMITS, 0.0)
+    assert [row.enqueued_at for row in batch.rows] == [0, 1, 2, 3]
+
+
+def test_rows_of_a_caller_who_is_gone_are_dropped(loop: asyncio.AbstractEventLoop) -> None:
+    rows = waiting(loop, 2, 2)
+    rows[0].future.cancel()
+    batch = take_batch(rows, LIMITS, 0.0)
+    assert (batch.rows, batch.dropped) == ([rows[1]], [rows[0]])
+
+
+def test_rows_past_their_deadline_are_dropped(loop: asyncio.AbstractEventLoop) -> None:
+    rows = waiting(loop, 2, 2)
+    late = replace(rows[0], deadline=5.0)
+    batch = take_batch([late, rows[1]], LIMITS, 5.0)
+    assert (batch.rows, batch.dropped) == ([rows[1]], [late])
+
+
+def test_what_waits_is_left_untouched(loop: asyncio.AbstractEventLoop) -> None:
+    rows = waiting(loop, 1, 9, 2, 8)
+    before = list(rows)
+    take_batch(rows, LIMITS, 0.0)
+    assert rows == before
+
+
+@given(st.lists(st.integers(1, 32), min_size=1, max_size=60), st.integers(1, 8))
+def test_no_batch_passes_a_limit_and_nothing_starves(sizes: list[int], max_rows: int) -> None:
+    loop = asyncio.new_event_loop()
+    limits = replace(LIMITS, max_rows=max_rows)
+    left = waiting(loop, *sizes)
+    loop.close()
+    for _ in range(len(sizes)):
+        if not left:
+            break
+        rows = take_batch(left, limits, 0.0).rows
+        assert left[0] in rows
+        assert len(rows) <= max_rows
+        assert max(lengths(rows)) * len(rows) <= limits.max_tokens
+        left = [row for row in left if row not in rows]
+    assert not left

@@ -1,0 +1,1 @@
+"""The offline job: labelled text in, a bundle out."""

@@ -1,0 +1,216 @@
+"""From a trained network to a bundle: export, prove, calibrate, judge, describe, seal."""
+
+import importlib.metadata
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save_file
+
+from lengnuan.model.bundle import (
+    GOLDEN,
+    MODEL,
+    REFERENCE,
+    TOKENIZER,
+    WEIGHTS,
+    Bundle,
+    Manifest,
+    Precision,
+)
+from lengnuan.model.encoder import Classifier
+from lengnuan.model.engine import Engine, Logits, OnnxEngine, replay_golden, score
+from lengnuan.model.tokenizer import Tokenizer
+from lengnuan.training.calibrate import Calibration, fit_temperature, fit_threshold
+from lengnuan.training.config import TrainConfig
+from lengnuan.training.corpus import Corpus, Examples
+from lengnuan.training.data import share_of
+from lengnuan.training.evaluate import mean_scores, scored
+from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
+from lengnuan.training.judge import Selection
+from lengnuan.training.referee import Referee
+from lengnuan.training.report import Findings, write_report
+from lengnuan.training.scores import Scored, margin, summary
+
+log = logging.getLogger(__name__)
+
+GOLDEN_DEV_TEXTS = 24
+# Texts that exercise the pipeline rather than the task: width, traditional characters, emoji, runs, unknown
+# characters, a single character, and one far over any limit.
+PROBES = (
+    "好",
+    "服务太差了",
+    "這部電影雖然前半段節奏很慢，但結尾非常精彩",
+    "ＡＢＣ１２３ abc123 Very GOOD!!!!!!",
+    "😭😭😭😭 悲伤的音乐[泪]\u200b\u3000\ufeff",
+    "\U00020bb7野家 ꙮ かな Ωмир",
+    "一开始不喜欢，后来越看越好看。" * 100,
+)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network and everything that made it."""
+
+    config: TrainConfig
+    corpus: Corpus
+    tokenizer: Tokenizer
+    model: Classifier
+    selection: Selection
+
+
+def make_bundle(trained: Trained, run_folder: Path) -> Path:
+    """Write `run_folder/bundle`; an older one there is replaced only when the new one is whole.
+
+    Raises:
+        ParityFailed: network and graph do not answer alike.
+        BundleRefused: the finished folder does not load or does not answer as recorded.
+    """
+    config = trained.config
+    folder = run_folder / "bundle.writing"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    round_weights(trained.model, config.export.weight_type)
+    export_onnx(trained.model, folder / MODEL, config.export.weight_type)
+    engine = OnnxEngine(folder / MODEL, "cpu", config.threads)
+    parity = check_parity(trained.model, engine)
+    trained.tokenizer.to_file(folder / TOKENIZER)
+    if config.export.include_weights:
+        save_file({name: value.contiguous() for name, value in trained.model.state_dict().items()}, folder / WEIGHTS)
+        (folder / WEIGHTS).chmod(0o644)  # safetensors makes it private, but the server runs as another user
+    _write_json(folder / GOLDEN, _golden(trained, engine))
+    calibration, dev = _calibrate(trained, engine)
+    _write_json(folder / REFERENCE, _reference(trained, calibration, dev))
+    findings = _judge(trained, engine, calibration, dev, parity)
+    write_report(folder / "report", config, findings, run_folder / "metrics.jsonl")
+    Bundle.write(folder, _manifest(trained, calibration, findings))
+    bundle = Bundle.load(folder)
+    log.info("bundle: golden answers differ by at most %.1e", replay_golden(bundle, engine))
+    target = run_folder / "bundle"
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
+    return target
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _logits(trained: Trained, engine: Engine, examples: Examples) -> Logits:
+    rows = [trained.tokenizer.encode(example.text) for example in examples]
+    return score(engine, rows, trained.config.model.max_tokens)
+
+
+def _golden(trained: Trained, engine: Engine) -> list[dict[str, Any]]:
+    """Probes and a few dev texts with the ids and logits that they have now."""
+    dev = {example.text for rows in trained.corpus.dev.values() for example in rows}
+    chosen = sorted(dev, key=lambda text: share_of(text, trained.config.seed))[:GOLDEN_DEV_TEXTS]
+    texts = [*PROBES, *chosen]
+    ids = [trained.tokenizer.encode(text) for text in texts]
+    logits = score(engine, ids, trained.config.model.max_tokens)
+    return [
+        {"text": text, "ids": row, "logits": [float(x) for x in found]}
+        for text, row, found in zip(texts, ids, logits, strict=True)
+    ]
+
+
+def _calibrate(trained: Trained, engine: Engine) -> tuple[Calibration, dict[str, Scored]]:
+    """Temperature and threshold from all dev rows together; and the calibrated dev predictions by source."""
+    logits = {name: _logits(trained, engine, rows) for name, rows in trained.corpus.dev.items()}
+    labels = np.array([example.label for rows in trained.corpus.dev.values() for example in rows], dtype=np.int64)
+    temperature = fit_temperature(np.concatenate(list(logits.values())), labels)
+    keys = trained.corpus.train_keys()
+    dev = {name: scored(trained.corpus.dev[name], found, temperature, keys) for name, found in logits.items()}
+    everything = np.concatenate([part.probabilities for part in dev.values()])
+    threshold = fit_threshold(labels, everything, trained.config.export.abstain_accuracy)
+    log.info("calibrate: temperature %.3f, abstain below %.3f", temperature, threshold)
+    return Calibration(temperature, threshold), dev
+
+
+def _judge(
+    trained: Trained, engine: Engine, calibration: Calibration, dev: dict[str, Scored], parity: dict[str, Any]
+) -> Findings:
+    """Test and dev figures of the graph that ships, with the referee's beside them."""
+    corpus, labels = trained.corpus, trained.corpus.labels.names
+    keys = corpus.train_keys()
+    referee = Referee(corpus)
+    test, test_referee = {}, {}
+    for name, rows in corpus.test.items():
+        test[name] = scored(rows, _logits(trained, engine, rows), calibration.temperature, keys)
+        test_referee[name] = Scored(
+            test[name].labels, referee.probabilities(rows), test[name].domains, test[name].leaked
+        )
+    summaries = {name: summary(part, labels) for name, part in test.items()}
+    figures = {
+        "labels": list(labels),
+        "data": corpus.facts,
+        "training": asdict(trained.selection) | {"dev_accuracy_of_bundle": _mean_accuracy(dev)},
+        "parity": parity,
+        "calibration": asdict(calibration),
+        "dev": {name: summary(part, labels) for name, part in dev.items()},
+        "test": {"files": summaries, "mean": mean_scores(summaries)} if summaries else {},
+        "referee": {
+            "method": f"character 1-3-gram TF-IDF + logistic regression, C = {referee.inverse_penalty:g}",
+            "dev_accuracy": referee.dev_accuracy,
+            "test": {name: summary(part, labels) for name, part in test_referee.items()},
+        },
+        "margin_over_referee": margin(test, test_referee) if test else {},
+    }
+    return Findings(figures, dev, test, corpus.test)
+
+
+def _mean_accuracy(parts: dict[str, Scored]) -> float:
+    return float(np.mean([part.right.mean() for part in parts.values()]))
+
+
+def _reference(trained: Trained, calibration: Calibration, dev: dict[str, Scored]) -> dict[str, Any]:
+    """What inputs and answers looked like in training, as shares only: the yardstick for drift in service."""
+    rows = [trained.tokenizer.encode(example.text) for example in trained.corpus.train]
+    lengths = np.array([len(row) for row in rows])
+    edges = [2**power for power in range(13)]
+    confidence = np.concatenate([part.probabilities.max(axis=1) for part in dev.values()])
+    labels = np.array([example.label for example in trained.corpus.train])
+    return {
+        "rows": len(rows),
+        "tokens_at_most": _cumulative(lengths, edges),
+        "unknown_token_share": float(np.mean([trained.tokenizer.unknown_share(row) for row in rows])),
+        "truncated_share": float((lengths > trained.config.model.max_tokens).mean()),
+        "label_share": {name: float((labels == i).mean()) for i, name in enumerate(trained.corpus.labels.names)},
+        "confidence_at_most": _cumulative(confidence, [round(x / 20, 2) for x in range(1, 21)]),
+        "abstained_share": float((confidence < calibration.abstain_threshold).mean()),
+    }
+
+
+def _cumulative(values: Any, edges: Sequence[float]) -> dict[str, float]:
+    return {str(edge): float((values <= edge).mean()) for edge in edges}
+
+
+def _manifest(trained: Trained, calibration: Calibration, findings: Findings) -> Manifest:
+    config, corpus = trained.config, trained.corpus
+    return Manifest(
+        name=config.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        task=config.export.task,
+        labels=corpus.labels.names,
+        display_names=config.display_names,
+        max_tokens=config.model.max_tokens,
+        fingerprint=trained.tokenizer.fingerprint(),
+        inputs=INPUTS,
+        outputs=graph_outputs(len(corpus.labels.names)),
+        temperature=calibration.temperature,
+        abstain_threshold=calibration.abstain_threshold,
+        precision=Precision(weights=config.export.weight_type),
+        encoder=asdict(trained.model.encoder.config),
+        scores=findings.short(),
+        data={
+            "label_spellings": {name: list(spellings) for name, spellings in config.labels.items()},
+            "train_rows": len(corpus.train),
+            "sources": config.sources,
+        },
+        code_version=importlib.metadata.version("lengnuan"),
+    )

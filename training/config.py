@@ -1,0 +1,179 @@
+"""One TOML file and `--set a.b=c`, checked in full before anything starts; an unknown key is an error."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lengnuan.model.encoder import EncoderConfig
+from lengnuan.training.errors import UsageError
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(_Section):
+    """Where the labelled rows are. Paths are relative to `root`; the keys of the tables name the sources."""
+
+    root: Path = Path()
+    train: dict[str, Path] = {}
+    dev: dict[str, Path] = {}
+    test: dict[str, Path] = {}
+    text_column: str = "text"
+    label_column: str = "label"
+    domain_column: str = ""  # a row's domain is its source where this column is empty or missing
+    columns: tuple[str, ...] = ()  # names of the columns, for TSV and CSV files without a header line
+    dev_share: Share = 0.1  # split off train by hash of the text where `dev` is empty
+    test_share: Share = 0.1  # likewise for `test`
+    drop_leaked: bool = True  # drop training rows whose text is also in dev or test; False keeps published splits
+    max_rejected_share: Share = 0.05  # more rejected lines than this and training refuses
+
+
+class TokenizerConfig(_Section):
+    """Learning the sub-words."""
+
+    pieces: Positive = 8000  # of two characters or more
+    max_piece_length: Positive = 6
+    min_count: Positive = 5
+
+
+class ModelConfig(_Section):
+    """Shape of the encoder; see `EncoderConfig`."""
+
+    max_tokens: Positive = 256
+    width: Positive = 256
+    layers: Positive = 4
+    heads: Positive = 4
+    feed_forward_width: Positive = 1024
+    dropout: Share = 0.1
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    norm: Literal["pre", "post"] = "pre"
+    residual: bool = True
+
+    @model_validator(mode="after")
+    def _builds(self) -> Self:
+        """A shape that no network can have (width not a multiple of heads) is refused before anything starts."""
+        self.encoder(vocab_size=1)
+        return self
+
+    def encoder(self, vocab_size: int) -> EncoderConfig:
+        """The network's own config for a vocabulary of that size."""
+        return EncoderConfig(vocab_size=vocab_size, **self.model_dump())
+
+
+class OptimiserConfig(_Section):
+    """AdamW, linear warmup, then decay to zero."""
+
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    beta2: Share = 0.98
+    warmup_share: Share = 0.1  # of all steps
+    decay: Literal["cosine", "linear", "none"] = "cosine"
+    clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
+
+
+class PretrainConfig(_Section):
+    """Masked language modelling. `corpus`: files of text, one a line or in `text_column`; empty = skip it."""
+
+    corpus: tuple[Path, ...] = ()
+    epochs: Positive = 10
+    max_tokens: Positive = 128
+    batch_tokens: Positive = 8192
+    mask_share: Share = 0.3  # Wettig et al. 2023 (arXiv:2202.08005): more than BERT's 0.15 pays
+    optimiser: OptimiserConfig = OptimiserConfig(learning_rate=1e-3)
+
+
+class FitConfig(_Section):
+    """Supervised training."""
+
+    epochs: Positive = 4
+    batch_tokens: Positive = 4096
+    label_smoothing: Share = 0.05
+    ema_decay: Share = 0.999
+    evaluations_per_epoch: Positive = 2
+    patience: Positive = 6  # evaluations without a better dev score before it stops
+    metric: Literal["accuracy", "macro_f1"] = "accuracy"  # averaged over the dev sources
+    optimiser: OptimiserConfig = OptimiserConfig()
+
+
+class ExportConfig(_Section):
+    """What the bundle holds."""
+
+    task: str = "sentiment"
+    weight_type: Literal["float32", "float16"] = "float32"  # stored; the arithmetic is float32 either way
+    include_weights: bool = True  # weights.safetensors, for training to start from
+    abstain_accuracy: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # wanted on dev for what is not abstained
+
+
+class TrainConfig(_Section):
+    """Everything a run depends on; saved in the run folder as it was resolved."""
+
+    name: str
+    seed: int = 1
+    threads: Annotated[int, Field(ge=0)] = 0  # 0: as many as this process may use
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    labels: dict[str, tuple[str, ...]] = {}  # name = spellings in the files, in the order of the outputs
+    display_names: dict[str, str] = {}
+    sources: dict[str, str] = {}  # what each source is and its licence, for the model card
+    data: DataConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+    fit: FitConfig = FitConfig()
+    export: ExportConfig = ExportConfig()
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Self:
+        """Pretraining rows must have a position each."""
+        if self.pretrain.corpus and self.pretrain.max_tokens > self.model.max_tokens:
+            raise ValueError(
+                f"pretrain.max_tokens {self.pretrain.max_tokens} is more than model.max_tokens {self.model.max_tokens}"
+            )
+        return self
+
+    def write(self, path: Path) -> None:
+        """Save as JSON, every default written out."""
+        path.write_text(json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=2) + "\n", "utf-8")
+
+
+def load_config(path: Path, changes: Sequence[str] = ()) -> TrainConfig:
+    """Read a TOML config and apply `section.key=value` changes (value in TOML syntax, or a bare string).
+
+    Raises:
+        UsageError: unreadable file, malformed change, unknown key or bad value; the message names the key.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"config {path}: {error}") from error
+    for change in changes:
+        _apply(content, change)
+    try:
+        return TrainConfig.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UsageError(f"config {path}: {problems}") from error
+
+
+def _apply(content: dict[str, Any], change: str) -> None:
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set {change!r}: write section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, last = key.split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+        if not isinstance(content, dict):
+            raise UsageError(f"--set {change!r}: {section} is not a section")
+    content[last] = value

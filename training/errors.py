@@ -1,0 +1,45 @@
+"""What can end a training command, each with its exit code.
+
+TrainingError
+├── UsageError           2   a wrong option, config key or path
+├── DataRefused          3   the data can't be trained on as it is
+├── TrainingCollapsed    5   the model learnt nothing
+├── NotFinite            6   loss or weights became NaN or infinite
+└── ParityFailed         8   the exported graph does not answer like the network
+"""
+
+
+class TrainingError(Exception):
+    """Ends the command with `exit_code` and its message; nothing already written is lost."""
+
+    exit_code = 1
+
+
+class UsageError(TrainingError):
+    """A wrong option, config key or path."""
+
+    exit_code = 2
+
+
+class DataRefused(TrainingError):
+    """The data can't be trained on as it is."""
+
+    exit_code = 3
+
+
+class TrainingCollapsed(TrainingError):
+    """The model learnt nothing: one class for everything, or a loss that never fell."""
+
+    exit_code = 5
+
+
+class NotFinite(TrainingError):
+    """Loss or weights became NaN or infinite."""
+
+    exit_code = 6
+
+
+class ParityFailed(TrainingError):
+    """The exported graph does not answer like the network it was made from."""
+
+    exit_code = 8

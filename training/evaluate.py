@@ -1,0 +1,128 @@
+"""Scoring a finished bundle on labelled files, with the arithmetic that serves it."""
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lengnuan.model.bundle import Bundle
+from lengnuan.model.engine import Engine, Logits, score
+from lengnuan.model.probabilities import softmax
+from lengnuan.training.config import DataConfig
+from lengnuan.training.data import Example, LabelSet, read_examples, source_of, text_key
+from lengnuan.training.errors import UsageError
+from lengnuan.training.scores import Scored, summary
+
+log = logging.getLogger(__name__)
+
+_SPLIT_NAME = re.compile(r"(train|dev|test|valid|validation)", re.IGNORECASE)
+
+
+def logits_of(bundle: Bundle, engine: Engine, examples: Sequence[Example]) -> Logits:
+    """What the bundle answers, before the temperature: float32 [N, K]."""
+    return score(engine, [bundle.tokenizer.encode(e.text) for e in examples], bundle.manifest.max_tokens)
+
+
+def scored(examples: Sequence[Example], logits: Logits, temperature: float, train_keys: set[str]) -> Scored:
+    """Logits to calibrated probabilities, with what a report needs to know of each row."""
+    return Scored(
+        labels=np.array([example.label for example in examples], dtype=np.int64),
+        probabilities=softmax(logits / temperature),
+        domains=[example.domain for example in examples],
+        leaked=np.array([text_key(example.text) in train_keys for example in examples], dtype=bool),
+    )
+
+
+def evaluate_files(
+    bundle: Bundle, engine: Engine, files: Sequence[Path], data: DataConfig, train_files: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Figures for each file: name -> `summary`, plus `mean` over the files when there are several.
+
+    Args:
+        bundle: its labels and the spellings it was trained with read the label column.
+        engine: runs its graph.
+        files: labelled files; one that lies in a folder of its own (`hotel/test.tsv`) is named after the folder.
+        data: the columns.
+        train_files: rows whose text stands in one of these are scored apart, as leaked.
+
+    Raises:
+        UsageError: a file that can't be read, or has no row with a label of this bundle.
+    """
+    labels = LabelSet(bundle.labels, bundle.manifest.data.get("label_spellings", {}))
+    names = _names(files)
+    train_keys: set[str] = set()
+    for path in train_files:
+        rows, _ = read_examples(source_of(path, data), labels, data, "")
+        train_keys |= {text_key(row.text) for row in rows}
+    found: dict[str, Any] = {}
+    for name, path in names.items():
+        examples, account = read_examples(source_of(path, data), labels, data, name)
+        log.info("%s", account)
+        if not examples:
+            raise UsageError(f"{account}\nno row of it has one of the labels {list(bundle.labels)}")
+        logits = logits_of(bundle, engine, examples)
+        found[name] = summary(scored(examples, logits, bundle.manifest.temperature, train_keys), bundle.labels)
+    return {"bundle": bundle.manifest.name, "version": bundle.version, "files": found, "mean": mean_scores(found)}
+
+
+def mean_scores(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Unweighted mean over the sources of accuracy, macro-F1 and ECE."""
+    return {
+        key: float(np.mean([figures[key] for figures in found.values()])) for key in ("accuracy", "macro_f1", "ece")
+    }
+
+
+def _names(files: Sequence[Path]) -> dict[str, Path]:
+    names: dict[str, Path] = {}
+    for path in files:
+        stem = path.name.split(".")[0]
+        name = path.resolve().parent.name if _SPLIT_NAME.fullmatch(stem) else stem
+        if name in names:
+            name = str(path)
+        names[name] = path
+    return names
+
+
+def recorded_referee(bundle: Bundle, found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The n-gram referee's figures on the same rows, if the bundle's report has them for every one of these files."""
+    report = bundle.path / "report" / "metrics.json"
+    if not report.is_file():
+        return None
+    recorded: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["referee"]["test"]
+    same = all(name in recorded and recorded[name]["rows"] == f["rows"] for name, f in found["files"].items())
+    return {name: recorded[name] for name in found["files"]} if same else None
+
+
+def table(found: Mapping[str, Any], referee: Mapping[str, Any] | None = None) -> str:
+    """The figures as lines of text; `referee`: figures of the same sources, shown beside."""
+    head = f"{'':24}{'rows':>7}{'accuracy':>10}{'95 % interval':>16}{'macro-F1':>10}{'ECE':>8}"
+    lines = [head + (f"{'n-grams':>10}" if referee else "")]
+    for name, figures in found["files"].items():
+        lines.append(_table_row(name, figures) + (f"{100 * referee[name]['accuracy']:10.2f}" if referee else ""))
+        for kind in ("clean", "leaked"):
+            if figures.get(kind, {}).get("rows"):
+                lines.append(_table_row(f"  {kind} rows", figures[kind]))
+    if len(found["files"]) > 1:
+        mean = found["mean"]
+        line = f"{'mean':24}{'':7}{100 * mean['accuracy']:10.2f}{'':16}{100 * mean['macro_f1']:10.2f}{mean['ece']:8.3f}"
+        lines.append(line + (f"{100 * mean_scores(referee)['accuracy']:10.2f}" if referee else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _table_row(name: str, figures: Mapping[str, Any]) -> str:
+    low, high = figures["accuracy_interval"]
+    interval = f"{100 * low:.2f}-{100 * high:.2f}"
+    return (
+        f"{name[:24]:24}{figures['rows']:7d}{100 * figures['accuracy']:10.2f}{interval:>16}"
+        f"{100 * figures['macro_f1']:10.2f}{figures['ece']:8.3f}"
+    )
+
+
+def write_json(found: Mapping[str, Any], path: Path) -> None:
+    """The figures, for programs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

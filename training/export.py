@@ -1,0 +1,183 @@
+"""Network to ONNX, and the proof that both answer alike."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from lengnuan.model.bundle import Tensor as TensorEntry
+from lengnuan.model.encoder import Classifier
+from lengnuan.model.engine import OnnxEngine
+from lengnuan.training.errors import ParityFailed
+
+log = logging.getLogger(__name__)
+
+OPSET = 18
+PARITY_LIMIT = 1e-4  # largest difference of a logit, float32 against float32
+PARITY_BATCHES = (1, 2, 3, 7, 64)
+HALF_MIN_ELEMENTS = 256  # smaller constants stay float32: nothing to gain, and scalars steer the graph
+
+Case = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+
+
+def round_weights(model: Classifier, weight_type: Literal["float32", "float16"]) -> None:
+    """Give `model` the values that the stored weights will have, so that every later figure is the shipped model's."""
+    if weight_type == "float16":
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.copy_(tensor.half().float())
+
+
+def export_onnx(model: Classifier, path: Path, weight_type: Literal["float32", "float16"]) -> None:
+    """Write the graph: token_ids int64 [batch, sequence], mask bool [batch, sequence] -> logits [batch, classes].
+
+    Args:
+        model: in evaluation mode, float32, on the CPU.
+        path: the file to write; a single one, weights inside.
+        weight_type: how large weights are stored; the arithmetic is float32 either way.
+
+    Raises:
+        ParityFailed: the exporter froze an axis to the size of its example.
+    """
+    model.eval()
+    token_ids = torch.zeros(2, 3, dtype=torch.int64)
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=model.encoder.config.max_tokens)}
+    with _quiet_exporter():
+        program = torch.onnx.export(
+            model,
+            (token_ids, mask),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["token_ids", "mask"],
+            output_names=["logits"],
+            dynamic_shapes={"token_ids": axes, "mask": axes},
+            verbose=False,
+        )
+    if program is None:
+        raise ParityFailed("torch.onnx.export returned nothing")
+    graph = program.model_proto
+    check_axes(graph, model.head.out_features)
+    if weight_type == "float16":
+        _store_half(graph)
+    del graph.metadata_props[:]
+    for node in graph.graph.node:  # the exporter's notes hold source paths of the machine it ran on
+        del node.metadata_props[:]
+        node.doc_string = ""
+    onnx.checker.check_model(graph)
+    onnx.save_model(graph, path)
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Keep the exporter's talk of itself (its own deprecations, no torchvision) away from the user."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
+
+
+def check_axes(graph: onnx.ModelProto, classes: int) -> None:
+    """Both inputs and the output must have the named axes that the bundle promises.
+
+    Raises:
+        ParityFailed: names the tensor and the axes found.
+    """
+    wanted = {tensor.name: list(tensor.shape) for tensor in (*INPUTS, *graph_outputs(classes))}
+    for value in (*graph.graph.input, *graph.graph.output):
+        found = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if found != wanted.get(value.name):
+            raise ParityFailed(f"exported graph: {value.name} has axes {found}, not {wanted.get(value.name)}")
+
+
+INPUTS = (
+    TensorEntry(name="token_ids", type="int64", shape=("batch", "sequence")),
+    TensorEntry(name="mask", type="bool", shape=("batch", "sequence")),
+)
+
+
+def graph_outputs(classes: int) -> tuple[TensorEntry, ...]:
+    """`outputs` of the manifest; `INPUTS` are its inputs."""
+    return (TensorEntry(name="logits", type="float32", shape=("batch", classes)),)
+
+
+def _store_half(graph: onnx.ModelProto) -> None:
+    """Keep large float32 constants as float16 and cast them when the graph is loaded: half the file, same arithmetic.
+
+    The runtime folds the casts once, at start.
+    """
+    casts = []
+    for constant in graph.graph.initializer:
+        values = numpy_helper.to_array(constant)
+        if constant.data_type != TensorProto.FLOAT or values.size < HALF_MIN_ELEMENTS:
+            continue
+        name = constant.name
+        constant.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}.half"))
+        casts.append(helper.make_node("Cast", [f"{name}.half"], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    kept = list(graph.graph.node)
+    del graph.graph.node[:]
+    graph.graph.node.extend([*casts, *kept])
+    stored = {constant.name for constant in graph.graph.initializer}
+    shapes = [value for value in graph.graph.value_info if value.name not in stored]
+    del graph.graph.value_info[:]
+    graph.graph.value_info.extend(shapes)
+
+
+def parity_cases(vocab_size: int, max_tokens: int, seed: int = 0) -> Iterator[Case]:
+    """Random ragged batches over batch {1, 2, 3, 7, 64} x length {1, 2, 17, max}; each has a fully padded row.
+
+    Yields:
+        token_ids: int64 [B, T] and mask: bool [B, T]. A batch of one comes twice: as a full row, and as padding only.
+    """
+    random = np.random.default_rng(seed)
+    for batch in PARITY_BATCHES:
+        for length in sorted({1, min(2, max_tokens), min(17, max_tokens), max_tokens}):
+            token_ids = random.integers(0, vocab_size, (batch, length))
+            lengths = random.integers(1, length + 1, batch)
+            lengths[0] = length
+            mask = np.arange(length) < lengths[:, None]
+            yield token_ids, mask
+            mask = mask.copy()
+            mask[-1] = False
+            yield token_ids, mask
+
+
+@torch.no_grad()
+def check_parity(model: Classifier, engine: OnnxEngine) -> dict[str, Any]:
+    """Compare network and exported graph over `parity_cases`.
+
+    Returns:
+        For the report: the largest difference of a logit, the limit, and how many batches were compared.
+
+    Raises:
+        ParityFailed: a logit is not finite or differs by more than `PARITY_LIMIT`; names the batch's shape.
+    """
+    config = model.encoder.config
+    worst = 0.0
+    count = 0
+    for token_ids, mask in parity_cases(config.vocab_size, config.max_tokens):
+        expected = model(torch.from_numpy(token_ids), torch.from_numpy(mask)).numpy()
+        found = engine.run(token_ids, mask)
+        difference = float(np.abs(found - expected).max())
+        if not np.isfinite(found).all() or not difference <= PARITY_LIMIT:
+            raise ParityFailed(
+                f"batch {token_ids.shape[0]} x length {token_ids.shape[1]}: network and graph differ by "
+                f"{difference:g}, the limit is {PARITY_LIMIT:g}: nothing was exported"
+            )
+        worst = max(worst, difference)
+        count += 1
+    log.info("export: network and graph agree on %d batches, largest difference %.1e", count, worst)
+    return {"max_difference": worst, "limit": PARITY_LIMIT, "batches": count}

@@ -1,0 +1,123 @@
+"""Judging a model while it trains: dev scores, the best weights kept, when to stop, whether it learnt at all."""
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save_file
+from sklearn.metrics import f1_score
+from torch.nn import functional as F
+
+from lengnuan.model.encoder import Classifier
+from lengnuan.training.batches import Collator, Ragged, cut_by_tokens
+from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
+from lengnuan.training.config import TrainConfig
+from lengnuan.training.optimise import Hardware, Optimiser
+
+log = logging.getLogger(__name__)
+
+BEST = "best.safetensors"
+# With fewer dev rows than this, one predicted class for all of them may be luck, not collapse.
+MIN_ROWS_TO_CALL_COLLAPSE = 50
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows ready for the network. labels: int64 [N]; truncated: share of rows longer than the limit."""
+
+    rows: Ragged
+    labels: npt.NDArray[np.int64]
+    truncated: float
+
+
+@dataclass
+class Selection:
+    """Which weights are the best so far, and for how many evaluations nothing was better."""
+
+    best_score: float = -1.0
+    best_step: int = 0
+    without_gain: int = 0
+    collapsed: bool = False  # the best weights predict one class for every dev row
+
+
+class Judge:
+    """Evaluates the averaged weights on dev, keeps the best in `run_folder/best.safetensors`, and checkpoints."""
+
+    def __init__(self, dev: dict[str, Encoded], config: TrainConfig, hardware: Hardware, run_folder: Path) -> None:
+        self.selection = Selection()
+        self._dev = dev
+        self._config = config
+        self._hardware = hardware
+        self._run_folder = run_folder
+
+    def resume(self, optimiser: Optimiser) -> None:
+        """Continue from the newest checkpoint, if there is one."""
+        resumed = load_checkpoint(self._run_folder / "fit-checkpoints")
+        if resumed is not None:
+            tensors, state = resumed
+            optimiser.restore(tensors, int(state["step"]))
+            self.selection = Selection(**state["selection"])
+            log.info("fit: resumed at step %d of %d", optimiser.step, optimiser.steps)
+
+    def evaluate(self, model: Classifier, optimiser: Optimiser) -> dict[str, float]:
+        """Score on dev; returns `dev_loss`, `dev_accuracy` and `dev_macro_f1`, each the mean over the sources."""
+        with optimiser.averaged():
+            scores, collapsed = self._scores(model)
+            score = scores[f"dev_{self._config.fit.metric}"]
+            self.selection.without_gain += 1
+            if score > self.selection.best_score:
+                self.selection = Selection(score, optimiser.step, 0, collapsed)
+                _save_weights(model, self._run_folder / BEST, optimiser.step, score)
+        log.info("fit %d: dev %s %.4f%s", optimiser.step, self._config.fit.metric, score, ", one class" * collapsed)
+        state = {"selection": asdict(self.selection)}
+        save_checkpoint(self._run_folder / "fit-checkpoints", optimiser.step, optimiser.tensors(), state)
+        return scores
+
+    def out_of_patience(self) -> bool:
+        """True when nothing was better for `fit.patience` evaluations."""
+        if self.selection.without_gain < self._config.fit.patience:
+            return False
+        log.info("fit: no better dev score in %d evaluations, stopped", self.selection.without_gain)
+        return True
+
+    def _scores(self, model: Classifier) -> tuple[dict[str, float], bool]:
+        """Mean scores over the sources, and whether every row of all of them got the same class."""
+        parts: dict[str, list[float]] = {"dev_loss": [], "dev_accuracy": [], "dev_macro_f1": []}
+        predicted: list[npt.NDArray[np.int64]] = []
+        for source in self._dev.values():
+            logits = predict(model, source.rows, self._config.fit.batch_tokens, self._hardware)
+            answers = logits.argmax(axis=1)
+            predicted.append(answers)
+            loss = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(source.labels))
+            parts["dev_loss"].append(loss.item())
+            parts["dev_accuracy"].append(float((answers == source.labels).mean()))
+            parts["dev_macro_f1"].append(float(f1_score(source.labels, answers, average="macro", zero_division=0.0)))
+        everything = np.concatenate(predicted)
+        collapsed = len(everything) >= MIN_ROWS_TO_CALL_COLLAPSE and len(np.unique(everything)) == 1
+        return {key: float(np.mean(values)) for key, values in parts.items()}, collapsed
+
+
+@torch.no_grad()
+def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardware) -> npt.NDArray[np.float32]:
+    """Logits of every row in evaluation mode: float32 [N, K]. Leaves the model in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    logits = np.zeros((len(rows), model.head.out_features), dtype=np.float32)
+    collate = Collator(rows, None, hardware.device)
+    for indices in cut_by_tokens(np.argsort(rows.lengths, kind="stable"), rows.lengths, batch_tokens):
+        batch = collate(indices)
+        with hardware.autocast():
+            logits[indices] = model(batch.token_ids, batch.mask).float().cpu().numpy()
+    model.train(was_training)
+    return logits
+
+
+def _save_weights(model: Classifier, path: Path, step: int, score: float) -> None:
+    """`trained_head` in the metadata is what export looks for: a head that was never trained must not ship."""
+    aside = path.with_suffix(".writing")
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    save_file(weights, aside, metadata={"trained_head": "true", "step": str(step), "dev_score": repr(score)})
+    aside.rename(path)

@@ -1,0 +1,167 @@
+"""One optimiser step and everything that belongs to it: schedule, clipping, moving average, mixed precision."""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lengnuan.training.config import OptimiserConfig, TrainConfig
+from lengnuan.training.errors import NotFinite, UsageError
+
+MAX_BAD_STEPS = 5  # steps in a row with a loss or gradient that is not finite
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where the network runs and in which precision its matrix products are."""
+
+    device: torch.device
+    autocast_type: torch.dtype | None  # None: float32 throughout
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context for the forward pass."""
+        return torch.autocast(self.device.type, self.autocast_type, enabled=self.autocast_type is not None)
+
+    def __str__(self) -> str:
+        precision = "float32" if self.autocast_type is None else "bfloat16 products, float32 weights"
+        return f"{self.device}, {precision}, {torch.get_num_threads()} threads"
+
+
+def choose_hardware(config: TrainConfig) -> Hardware:
+    """Device and precision for a run; sets torch's number of threads.
+
+    Raises:
+        UsageError: `device = "cuda"` where there is none.
+    """
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device = cuda, but torch sees no CUDA device: use cpu or auto")
+    cuda = torch.cuda.is_available() and config.device != "cpu"
+    fast_bfloat16 = torch.cuda.is_bf16_supported() if cuda else _cpu_has_bfloat16()
+    use = config.precision == "bfloat16" or (config.precision == "auto" and fast_bfloat16)
+    return Hardware(torch.device("cuda" if cuda else "cpu"), torch.bfloat16 if use else None)
+
+
+def _cpu_has_bfloat16() -> bool:
+    """AVX512-BF16 or AMX (x86), or the bf16 extension (Arm); without it bfloat16 is emulated and slower."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
+
+
+def learning_rate_at(step: int, steps: int, config: OptimiserConfig) -> float:
+    """Learning rate of 0-based `step` out of `steps`: linear warmup, then decay to zero (closed form, no state)."""
+    warmup = max(1, round(config.warmup_share * steps))
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    factor = {"cosine": 0.5 * (1.0 + math.cos(math.pi * done)), "linear": 1.0 - done, "none": 1.0}[config.decay]
+    return config.learning_rate * factor
+
+
+class Optimiser:
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) over a model, with its schedule and moving average.
+
+    Matrices decay; biases, norms and embeddings do not. `average` holds the exponential moving average of the
+    weights, with the early steps' bias kept small by a decay that grows with the step.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimiserConfig, steps: int, ema_decay: float = 0.0) -> None:
+        self.model = model
+        self.config = config
+        self.steps = steps
+        self.step = 0
+        self.bad_steps = 0
+        self._ema_decay = ema_decay
+        self._named = dict(model.named_parameters())
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        decayed = [p for p in self._named.values() if p.ndim >= 2 and id(p) not in tables]
+        others = [p for p in self._named.values() if p.ndim < 2 or id(p) in tables]
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": config.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ],
+            lr=config.learning_rate,
+            betas=(0.9, config.beta2),
+            fused=True,
+        )
+        self.average = {name: p.detach().clone() for name, p in self._named.items()} if ema_decay else {}
+
+    def update(self, loss: Tensor) -> float:
+        """Backward, clip, step; returns the norm of the gradient before clipping.
+
+        A step whose loss or gradient is not finite is skipped and counted.
+
+        Raises:
+            NotFinite: `MAX_BAD_STEPS` such steps in a row.
+        """
+        rate = learning_rate_at(self.step, self.steps, self.config)
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(nn.utils.clip_grad_norm_(self._named.values(), self.config.clip_norm))
+        if math.isfinite(norm) and math.isfinite(float(loss.detach())):
+            self._adamw.step()
+            self.bad_steps = 0
+        else:
+            self.bad_steps += 1
+            if self.bad_steps >= MAX_BAD_STEPS:
+                raise NotFinite(
+                    f"step {self.step}: {MAX_BAD_STEPS} steps in a row were not finite: lower learning_rate"
+                )
+        self._adamw.zero_grad(set_to_none=True)
+        self.step += 1
+        self._follow()
+        return norm
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        decay = min(self._ema_decay, (1 + self.step) / (10 + self.step))
+        for name, average in self.average.items():
+            average.lerp_(self._named[name].detach(), 1.0 - decay)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights; afterwards its own again, bit for bit."""
+        if not self.average:
+            yield
+            return
+        own = {name: p.detach().clone() for name, p in self._named.items()}
+        self._copy(self.average)
+        try:
+            yield
+        finally:
+            self._copy(own)
+
+    @torch.no_grad()
+    def _copy(self, weights: dict[str, Tensor]) -> None:
+        for name, p in self._named.items():
+            p.copy_(weights[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs, by name: weights, moments, moving average."""
+        found = {f"model.{name}": p.detach() for name, p in self._named.items()}
+        found |= {f"average.{name}": average for name, average in self.average.items()}
+        for name, p in self._named.items():
+            for key, value in self._adamw.state.get(p, {}).items():
+                found[f"adamw.{key}.{name}"] = value
+        return found
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Continue from what `tensors` returned at `step`."""
+        self.step = step
+        for name, p in self._named.items():
+            p.copy_(tensors[f"model.{name}"])
+            state = {key: tensors[f"adamw.{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+            self._adamw.state[p] = {key: value.to(p.device) for key, value in state.items()}
+        for name, average in self.average.items():
+            average.copy_(tensors[f"average.{name}"])
