@@ -96,9 +96,11 @@ class FitConfig(_Section):
     epochs: Positive = 4
     batch_tokens: Positive = 4096
     label_smoothing: Share = 0.05
+    token_dropout: Share = 0.0  # of the tokens, hidden behind the mask id while training
     ema_decay: Share = 0.999
     evaluations_per_epoch: Positive = 2
     patience: Positive = 6  # evaluations without a better dev score before it stops
+    allow_collapsed: bool = False  # export weights that are no better than guessing
     metric: Literal["accuracy", "macro_f1"] = "accuracy"  # averaged over the dev sources
     optimiser: OptimiserConfig = OptimiserConfig()
 

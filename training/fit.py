@@ -1,5 +1,6 @@
 """Supervised training: the straight loop, with the best weights by dev score kept."""
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +9,11 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
 from torch.nn import functional as F
 
 from lengnuan.model.encoder import Classifier
-from lengnuan.model.tokenizer import Tokenizer, cut
+from lengnuan.model.tokenizer import MASK_ID, Tokenizer, cut
 from lengnuan.training.batches import Collator, Ragged, training_order
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus
@@ -92,8 +94,9 @@ def fit(
             if judge.out_of_patience():
                 break
             batch = collate(indices)
+            token_ids = hide_tokens(batch.token_ids, settings.token_dropout)
             with hardware.autocast():
-                logits = model(batch.token_ids, batch.mask)
+                logits = model(token_ids, batch.mask)
             loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=settings.label_smoothing)
             norm = optimiser.update(loss)
             run_log.step(optimiser.step, batch.tokens, {"loss": loss.item(), "best dev": judge.selection.best_score})
@@ -101,7 +104,19 @@ def fit(
                 run_log.record(optimiser.step, {"loss": loss.item(), "gradient_norm": norm})
             if optimiser.step % evaluate_every == 0 or optimiser.step == len(batches):
                 run_log.record(optimiser.step, judge.evaluate(model, optimiser))
-    return _best(config, tokenizer, corpus, run_folder, judge), judge.selection
+    best = build_classifier(config, tokenizer, len(corpus.labels.names), None)
+    selection = load_trained(best, run_folder / BEST, allow_collapsed=settings.allow_collapsed)
+    return best.eval(), selection
+
+
+def hide_tokens(token_ids: Tensor, share: float) -> Tensor:
+    """Replace about `share` of the ids (int64 [B, T]) by the mask id, so that no single word decides a row.
+
+    Dai and Le 2015 (arXiv:1511.01432) call it word dropout. Padding may be hit too; the mask makes that irrelevant.
+    """
+    if not share:
+        return token_ids
+    return torch.where(torch.rand(token_ids.shape, device=token_ids.device) < share, MASK_ID, token_ids)
 
 
 def _log_start(train: Encoded, steps: int, hardware: Hardware) -> None:
@@ -112,28 +127,24 @@ def _log_start(train: Encoded, steps: int, hardware: Hardware) -> None:
     )  # fmt: skip
 
 
-def load_trained(model: Classifier, path: Path) -> dict[str, str]:
-    """Load weights that `fit` kept into `model`; returns their metadata (step, dev_score).
+def load_trained(model: Classifier, path: Path, *, allow_collapsed: bool = False) -> Selection:
+    """Load weights that `fit` kept into `model`; returns how they were chosen.
 
     Raises:
         UsageError: no such file, or weights whose head was never trained.
+        TrainingCollapsed: weights that are no better than guessing, unless `allow_collapsed`.
     """
     if not path.exists():
         raise UsageError(f"{path}: no trained weights there: run `lengnuan-train fit` first")
     with safe_open(path, framework="pt") as file:
         metadata: dict[str, str] = file.metadata() or {}
-    if metadata.get("trained_head") != "true":
+    if "selection" not in metadata:
         raise UsageError(f"{path}: these weights have no trained head; a random one would answer at random")
-    model.load_state_dict(load_file(path))
-    return metadata
-
-
-def _best(config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus, run_folder: Path, judge: Judge) -> Classifier:
-    if judge.selection.collapsed:
+    selection = Selection(**json.loads(metadata["selection"]))
+    if selection.collapsed and not allow_collapsed:
         raise TrainingCollapsed(
-            "the best weights answer one class to every dev row: check the labels, lower fit.optimiser.learning_rate, "
-            "or give more rows"
+            f"{path}: the best weights are no better than guessing: check the labels, lower "
+            "fit.optimiser.learning_rate or give more rows (fit.allow_collapsed = true exports them all the same)"
         )
-    model = build_classifier(config, tokenizer, len(corpus.labels.names), None)
-    load_trained(model, run_folder / BEST)
-    return model.eval()
+    model.load_state_dict(load_file(path))
+    return selection

@@ -20,7 +20,7 @@ from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import source_of
 from lengnuan.training.errors import UsageError
 from lengnuan.training.fit import build_classifier, fit, load_trained
-from lengnuan.training.judge import BEST, Selection
+from lengnuan.training.judge import BEST
 from lengnuan.training.optimise import Hardware, choose_hardware
 from lengnuan.training.pretrain import pretrain
 from lengnuan.training.tokenise import train_tokenizer
@@ -83,8 +83,7 @@ class Job:
         corpus = read_corpus(self.config)
         tokenizer = self.tokenizer(corpus)
         model = build_classifier(self.config, tokenizer, len(corpus.labels.names), None)
-        metadata = load_trained(model, self.folder / BEST)
-        selection = Selection(float(metadata["dev_score"]), int(metadata["step"]))
+        selection = load_trained(model, self.folder / BEST, allow_collapsed=self.config.fit.allow_collapsed)
         return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection), self.folder)
 
     def tokenizer(self, corpus: Corpus | None) -> Tokenizer:

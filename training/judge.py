@@ -1,5 +1,6 @@
 """Judging a model while it trains: dev scores, the best weights kept, when to stop, whether it learnt at all."""
 
+import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from lengnuan.training.optimise import Hardware, Optimiser
 log = logging.getLogger(__name__)
 
 BEST = "best.safetensors"
-# With fewer dev rows than this, one predicted class for all of them may be luck, not collapse.
+# With fewer dev rows than this, one predicted class for all may be luck, and guessing all there is to learn.
 MIN_ROWS_TO_CALL_COLLAPSE = 50
 
 
@@ -40,7 +41,7 @@ class Selection:
     best_score: float = -1.0
     best_step: int = 0
     without_gain: int = 0
-    collapsed: bool = False  # the best weights predict one class for every dev row
+    collapsed: bool = False  # the best weights are no better than guessing
 
 
 class Judge:
@@ -70,8 +71,9 @@ class Judge:
             self.selection.without_gain += 1
             if score > self.selection.best_score:
                 self.selection = Selection(score, optimiser.step, 0, collapsed)
-                _save_weights(model, self._run_folder / BEST, optimiser.step, score)
-        log.info("fit %d: dev %s %.4f%s", optimiser.step, self._config.fit.metric, score, ", one class" * collapsed)
+                _save_weights(model, self._run_folder / BEST, self.selection)
+        note = ": no better than guessing" if collapsed else ""
+        log.info("fit %d: dev %s %.4f%s", optimiser.step, self._config.fit.metric, score, note)
         state = {"selection": asdict(self.selection)}
         save_checkpoint(self._run_folder / "fit-checkpoints", optimiser.step, optimiser.tensors(), state)
         return scores
@@ -84,20 +86,41 @@ class Judge:
         return True
 
     def _scores(self, model: Classifier) -> tuple[dict[str, float], bool]:
-        """Mean scores over the sources, and whether every row of all of them got the same class."""
+        """Mean scores over the sources, and whether the model has collapsed."""
         parts: dict[str, list[float]] = {"dev_loss": [], "dev_accuracy": [], "dev_macro_f1": []}
         predicted: list[npt.NDArray[np.int64]] = []
+        losses: list[npt.NDArray[np.float32]] = []
         for source in self._dev.values():
             logits = predict(model, source.rows, self._config.fit.batch_tokens, self._hardware)
             answers = logits.argmax(axis=1)
             predicted.append(answers)
-            loss = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(source.labels))
-            parts["dev_loss"].append(loss.item())
+            loss = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(source.labels), reduction="none").numpy()
+            losses.append(loss)
+            parts["dev_loss"].append(float(loss.mean()))
             parts["dev_accuracy"].append(float((answers == source.labels).mean()))
             parts["dev_macro_f1"].append(float(f1_score(source.labels, answers, average="macro", zero_division=0.0)))
-        everything = np.concatenate(predicted)
-        collapsed = len(everything) >= MIN_ROWS_TO_CALL_COLLAPSE and len(np.unique(everything)) == 1
+        labels = np.concatenate([source.labels for source in self._dev.values()])
+        collapsed = has_collapsed(labels, np.concatenate(predicted), float(np.concatenate(losses).mean()))
         return {key: float(np.mean(values)) for key, values in parts.items()}, collapsed
+
+
+def has_collapsed(labels: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], loss: float) -> bool:
+    """True when a model does no better than guessing from how often each class occurs.
+
+    That is: one class for every row; or neither more right answers than the commonest class would give, nor a loss
+    below the entropy of the labels. Never for fewer than `MIN_ROWS_TO_CALL_COLLAPSE` rows.
+
+    Args:
+        labels: int64 [N].
+        answers: int64 [N], the predicted classes.
+        loss: mean cross-entropy, natural log.
+    """
+    if len(labels) < MIN_ROWS_TO_CALL_COLLAPSE:
+        return False
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    entropy = float(-(shares * np.log(shares)).sum())
+    guessing = (answers == labels).mean() <= shares.max() and loss >= entropy
+    return bool(len(np.unique(answers)) == 1 or guessing)
 
 
 @torch.no_grad()
@@ -115,9 +138,9 @@ def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardwa
     return logits
 
 
-def _save_weights(model: Classifier, path: Path, step: int, score: float) -> None:
-    """`trained_head` in the metadata is what export looks for: a head that was never trained must not ship."""
+def _save_weights(model: Classifier, path: Path, selection: Selection) -> None:
+    """The selection goes into the file's metadata: weights without one, whose head was never trained, must not ship."""
     aside = path.with_suffix(".writing")
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    save_file(weights, aside, metadata={"trained_head": "true", "step": str(step), "dev_score": repr(score)})
+    save_file(weights, aside, metadata={"selection": json.dumps(asdict(selection))})
     aside.rename(path)

@@ -6,15 +6,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_runs import sentences, small_config, write_tsv
 
-from lengnuan.model.tokenizer import Tokenizer
+from lengnuan.model.tokenizer import MASK_ID, Tokenizer
 from lengnuan.training import judge
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.errors import TrainingCollapsed, UsageError
-from lengnuan.training.fit import build_classifier, encode_examples, fit, load_trained
+from lengnuan.training.fit import build_classifier, encode_examples, fit, hide_tokens, load_trained
 from lengnuan.training.judge import predict
 from lengnuan.training.optimise import Optimiser, choose_hardware
 from lengnuan.training.tokenise import train_tokenizer
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +85,12 @@ def test_training_that_learns_nothing_is_called_collapsed(
 ) -> None:
     config, tokenizer, corpus = prepared
     monkeypatch.setattr(judge, "predict", lambda model, rows, tokens, hardware: np.tile([[1.0, 0.0]], (len(rows), 1)))
-    with pytest.raises(TrainingCollapsed, match="one class"):
+    with pytest.raises(TrainingCollapsed, match="no better than guessing"):
         fit(config, tokenizer, corpus, tmp_path, choose_hardware(config))
+    with pytest.raises(TrainingCollapsed):
+        load_trained(build_classifier(config, tokenizer, 2, None), tmp_path / "best.safetensors")
+    overridden = changed(config, allow_collapsed=True)
+    assert fit(overridden, tokenizer, corpus, tmp_path, choose_hardware(config))[1].collapsed
 
 
 def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
@@ -132,6 +138,14 @@ def test_long_texts_are_cut_and_counted(prepared: tuple[TrainConfig, Tokenizer, 
     assert found.rows.lengths.max() == 5
     assert 0.0 < found.truncated < 1.0
     assert encode_examples(tokenizer, corpus.train, 500).truncated == 0.0
+
+
+def test_token_dropout_hides_about_its_share_and_zero_hides_nothing() -> None:
+    token_ids = torch.full((100, 100), 7)
+    hidden = hide_tokens(token_ids, 0.2)
+    assert set(hidden.unique().tolist()) == {MASK_ID, 7}
+    assert 0.17 < float((hidden == MASK_ID).float().mean()) < 0.23
+    assert torch.equal(hide_tokens(token_ids, 0.0), token_ids)
 
 
 def test_a_label_sorted_file_trains_like_a_shuffled_one(

@@ -20,6 +20,8 @@ from lengnuan.training import __main__ as command
 from lengnuan.training.errors import UsageError
 from lengnuan.training.job import Job
 
+pytestmark = pytest.mark.integration
+
 CONFIG = """
 name = "small"
 threads = 1
