@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,15 +83,21 @@ class Manifest(_Part):
 
     @model_validator(mode="after")
     def _check_labels(self) -> "Manifest":
-        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
-            raise ValueError(f"labels must be at least two different names, not {list(self.labels)}")
-        nameless = [label for label in self.labels if not label.strip() or re.fullmatch(r"LABEL_\d+", label)]
-        if nameless:
-            raise ValueError(f"labels need real names, not {nameless}")
+        problem = label_problem(self.labels)
+        if problem:
+            raise ValueError(problem)
         outputs = [tensor.shape[-1] for tensor in self.outputs if tensor.name == "logits"]
         if outputs != [len(self.labels)]:
             raise ValueError(f"{len(self.labels)} labels, but the graph's output `logits` has width {outputs}")
         return self
+
+
+def label_problem(labels: Sequence[str]) -> str | None:
+    """Why these can't be the names of the classes, in order; None when they can."""
+    if len(labels) < 2 or len(set(labels)) != len(labels):
+        return f"labels must be at least two different names, not {list(labels)}"
+    nameless = [label for label in labels if not label.strip() or re.fullmatch(r"LABEL_\d+", label)]
+    return f"labels need real names, not {nameless}" if nameless else None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """The one text pipeline: training and serving both go through `normalise`, so they cannot drift apart.
 
-Steps, in order: control, zero-width and variation characters out (tabs and line breaks become spaces); NFKC, so
-full-width equals half-width; traditional to simplified; lower case; white space folded; runs of one character
-capped at `MAX_RUN`. Emoji stay. The lower case is Unicode case folding, which, unlike `str.lower`, never looks at
-neighbours. Pure: no settings, no state. Any change to what comes out raises `TEXT_VERSION`, and a bundle made
-under another version is refused.
+Steps, in order: control, zero-width and variation characters out (tabs and line breaks become spaces); runs of
+combining marks capped at `MAX_MARKS`; NFKC, so full-width equals half-width; traditional to simplified; lower case;
+white space folded; runs of one character capped at `MAX_RUN`. Emoji stay. The lower case is Unicode case folding,
+which, unlike `str.lower`, never looks at neighbours. Pure: no settings, no state. Any change to what comes out raises
+`TEXT_VERSION`, and a bundle made under another version is refused.
 """
 
 import itertools
@@ -15,12 +15,20 @@ from lengnuan.model.simplified import SIMPLIFIED, TRADITIONAL
 
 TEXT_VERSION = 1
 MAX_RUN = 3
+MAX_MARKS = (
+    30  # as in Unicode's Stream-Safe Text Format (UAX #15, section 13): NFKC takes quadratic time on longer runs
+)
 
 Span = tuple[int, int]
 
 _SPACES = re.compile(r"\s+")
 _LONG_RUN = re.compile(r"(.)\1{%d,}" % MAX_RUN, re.DOTALL)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# All that NFKC may have to put in order behind a character; the five added ones are marks by decomposition.
+_MARKS = (
+    "".join(chr(p) for p in range(0x300, 0x1E94B) if unicodedata.combining(chr(p))) + "\u0f73\u0f75\u0f81\uff9e\uff9f"
+)
+_LONG_MARKS = re.compile(f"([{_MARKS}]{{{MAX_MARKS}}})[{_MARKS}]+")
 _SIMPLIFY = str.maketrans(TRADITIONAL, SIMPLIFIED)
 # Unicode categories Cc, Cf, Zl and Zp, written out so that a newer Unicode database changes no answer; then the
 # variation selectors (they only choose a glyph) and the fillers that show nothing.
@@ -45,7 +53,7 @@ def has_lone_surrogate(text: str) -> bool:
 
 def _clean(text: str) -> str:
     """Every step of `normalise` that looks at characters, not at runs of them."""
-    text = text.translate(_INVISIBLE)
+    text = _LONG_MARKS.sub(r"\1", text.translate(_INVISIBLE))
     text = unicodedata.normalize("NFKC", text).translate(_SIMPLIFY).casefold()
     return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
 

@@ -10,6 +10,7 @@ Layout of the ids: 0 padding, 1 mask (pretraining only), 2..257 the bytes 0..255
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -143,7 +144,9 @@ class Tokenizer:
     def to_file(self, path: Path) -> None:
         """Write the vocabulary as JSON; `from_file` reads back an equal tokenizer."""
         content = {"text_version": TEXT_VERSION, "pieces": self.pieces, "scores": self.scores}
-        path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        aside = path.with_name(f".{path.name}.writing")
+        aside.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        os.replace(aside, path)  # all of it or nothing, however the process ends
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":

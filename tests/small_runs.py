@@ -42,3 +42,36 @@ def small_config(root: Path, **sections: object) -> TrainConfig:
         "fit": {"epochs": 6, "batch_tokens": 512, "ema_decay": 0.9, "optimiser": {"learning_rate": 1e-2}},
     }
     return TrainConfig.model_validate(content | sections)
+
+
+# The same as a file, with pretraining.
+SMALL_TOML = """
+name = "small"
+threads = 1
+precision = "float32"
+[labels]
+negative = ["0"]
+positive = ["1"]
+[data.train]
+reviews = "train.tsv"
+[tokenizer]
+pieces = 60
+min_count = 2
+[model]
+max_tokens = 32
+width = 16
+layers = 1
+heads = 2
+feed_forward_width = 32
+[pretrain]
+corpus = ["train.tsv"]
+epochs = 2
+max_tokens = 32
+batch_tokens = 512
+[fit]
+epochs = 6
+batch_tokens = 512
+ema_decay = 0.9
+[fit.optimiser]
+learning_rate = 1e-2
+"""

@@ -50,3 +50,15 @@ def test_coverage_falls_as_the_threshold_rises() -> None:
     shares = [coverage for _, coverage, _ in coverage_curve(labels, softmax(logits))]
     assert shares[0] == 1.0
     assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("rows", [10, 50, 200])
+def test_separable_dev_rows_do_not_ask_for_endless_confidence(rows: int) -> None:
+    labels = np.arange(rows) % 2
+    logits = np.stack([1.0 - labels, labels], axis=1).astype(np.float32)  # always right, by a margin of one
+    assert softmax(logits / fit_temperature(logits, labels)).max() < (rows + 1.0) / (rows + 2.0) + 1e-3
+
+
+def test_a_temperature_at_its_bound_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    fit_temperature(np.zeros((4, 2), dtype=np.float32) + 1e-6 * np.eye(4, 2, dtype=np.float32), np.array([0, 1, 0, 0]))
+    assert "too few dev rows" in caplog.text

@@ -18,15 +18,12 @@ from lengnuan.training.data import (
     Example,
     LabelSet,
     clean_label,
-    drop_repeats,
     read_examples,
     read_labels,
-    share_of,
     source_of,
-    split_by_text,
-    text_key,
 )
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.splits import drop_repeats, share_of, split_by_text, text_key
 
 Read = Callable[..., tuple[list[Example], Accounting]]
 
@@ -190,7 +187,7 @@ def test_labels_that_differ_by_case_alone_are_refused() -> None:
 
 @pytest.mark.parametrize("values", [[], ["1"], ["1", "1 ", None]])
 def test_one_class_is_refused(values: list[object]) -> None:
-    with pytest.raises(DataRefused, match="at least two classes"):
+    with pytest.raises(DataRefused, match="at least two different names"):
         LabelSet.infer(values)
 
 

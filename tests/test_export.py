@@ -24,7 +24,7 @@ def model() -> Classifier:
 @pytest.fixture(scope="module")
 def exported(model: Classifier, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "model.onnx"
-    export_onnx(model, path, "float32")
+    export_onnx(model, path, "float32", {"labels": '["a", "b", "c"]'})
     return path
 
 
@@ -50,6 +50,10 @@ def test_axes_are_named_in_every_input_and_the_output(exported: Path) -> None:
 def test_the_mask_is_boolean_and_is_fed_by_name(exported: Path) -> None:
     types = {value.name: value.type.tensor_type.elem_type for value in onnx.load(exported).graph.input}
     assert types == {"token_ids": onnx.TensorProto.INT64, "mask": onnx.TensorProto.BOOL}
+
+
+def test_the_graph_itself_tells_its_labels(exported: Path) -> None:
+    assert {p.key: p.value for p in onnx.load(exported).metadata_props} == {"labels": '["a", "b", "c"]'}
 
 
 def test_a_frozen_axis_is_refused() -> None:
@@ -84,7 +88,7 @@ def test_half_weights_halve_the_file_and_keep_parity(tmp_path: Path, exported: P
     model = Classifier(CONFIG, 3).eval()
     round_weights(model, "float16")
     path = tmp_path / "half.onnx"
-    export_onnx(model, path, "float16")
+    export_onnx(model, path, "float16", {})
     check_parity(model, OnnxEngine(path, "cpu", 1))
     assert path.stat().st_size < 0.75 * exported.stat().st_size
 

@@ -86,6 +86,35 @@ def test_margin_is_paired_and_averages_the_sources() -> None:
     referee = {"a": scored([0, 0, 0, 0], [0, 0, 1, 1]), "b": scored([1, 1], [1, 1])}
     found = margin(model, referee)
     assert found["sources"]["a"]["margin"] == pytest.approx(0.25)
-    assert found["sources"]["b"] == {"margin": 0.0, "interval": (0.0, 0.0)}
+    assert found["sources"]["b"]["margin"] == 0.0
     assert found["mean"]["margin"] == pytest.approx(0.125)
     assert found["mean"]["interval"][0] < 0.125 < found["mean"]["interval"][1]
+
+
+def test_a_margin_interval_by_hand() -> None:
+    # 4 rows, one gained, none lost; with half a row a cell: 6 rows, 1.5 gained, 0.5 lost
+    found = margin({"a": scored([0] * 4, [0, 0, 0, 0])}, {"a": scored([0] * 4, [0, 0, 0, 1])})["sources"]["a"]
+    centre = (1.5 - 0.5) / 6
+    half = 1.959964 * np.sqrt(1.5 + 0.5 - (1.5 - 0.5) ** 2 / 6) / 6
+    assert found["margin"] == 0.25
+    assert found["interval"] == pytest.approx((centre - half, centre + half))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_few_rows_prove_nothing(rows: int) -> None:
+    low, high = margin({"a": scored([0] * rows, [0] * rows)}, {"a": scored([0] * rows, [1] * rows)})["mean"]["interval"]
+    assert high - low > 0.4
+    same_low, same_high = margin({"a": scored([0] * rows, [0] * rows)}, {"a": scored([0] * rows, [0] * rows)})["mean"][
+        "interval"
+    ]
+    assert same_low < 0 < same_high
+
+
+@pytest.mark.parametrize(
+    ("labels", "answers"), [([0] * 50, [0] * 45 + [1] * 5), ([0] * 10, [0] * 10), ([0, 1], [0, 0])]
+)
+def test_macro_f1_and_its_interval_share_one_definition(labels: list[int], answers: list[int]) -> None:
+    found = summary(scored(labels, answers), ["negative", "positive"])
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, answers, average="macro", zero_division=0.0))
+    low, high = macro_f1_interval(np.array(labels), np.array(answers), 2)
+    assert low <= found["macro_f1"] <= high

@@ -6,7 +6,7 @@ from alphabets import any_text
 from hypothesis import given, settings
 
 from lengnuan.model import text as text_module
-from lengnuan.model.text import MAX_RUN, has_lone_surrogate, normalise, normalise_with_spans
+from lengnuan.model.text import MAX_MARKS, MAX_RUN, has_lone_surrogate, normalise, normalise_with_spans
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,15 @@ def test_every_single_character_is_stable() -> None:
 )
 def test_lone_surrogate(text: str, expected: bool) -> None:
     assert has_lone_surrogate(text) is expected
+
+
+def test_endless_combining_marks_are_capped_before_they_cost_quadratic_time() -> None:
+    assert len(normalise("a" + "\u0301\u0323" * 50_000)) <= MAX_MARKS + 1
+    assert normalise("x" + "\uff9e" * 100) == normalise("x" + "\uff9e" * 1000)
+
+
+def test_every_character_that_decomposes_into_marks_is_capped() -> None:
+    points = (chr(p) for p in range(sys.maxunicode + 1) if not 0xD800 <= p <= 0xDFFF)
+    marks = [c for c in points if unicodedata.combining(unicodedata.normalize("NFKD", c)[0])]
+    assert len(marks) > 800
+    assert not [mark for mark in marks if not text_module._LONG_MARKS.fullmatch(mark * (MAX_MARKS + 1))]

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrainingError as error:
         log.error("%s", error)
         return error.exit_code
-    except ModelError as error:
+    except (ModelError, OSError) as error:
         log.error("%s", error)
         return UsageError.exit_code
     except KeyboardInterrupt:
@@ -109,8 +109,15 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label-column", default="label")
     parser.add_argument("--domain-column", default="domain", help="rows are also scored by this column, if it is there")
     parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
+    parser.add_argument("--max-rejected-share", type=_share, default=0.05, help="more rejected lines are refused")
     parser.add_argument("--threads", type=int, default=0)
     parser.set_defaults(command=_evaluate)
+
+
+def _share(text: str) -> float:
+    if not 0.0 <= float(text) < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, below 1")
+    return float(text)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -123,6 +130,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         label_column=arguments.label_column,
         domain_column=arguments.domain_column,
         columns=tuple(name for name in arguments.columns.split(",") if name),
+        max_rejected_share=arguments.max_rejected_share,
     )
     found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
     sys.stdout.write(table(found, recorded_referee(bundle, found)))

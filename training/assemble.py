@@ -25,17 +25,18 @@ from lengnuan.model.bundle import (
 )
 from lengnuan.model.encoder import Classifier
 from lengnuan.model.engine import Engine, Logits, OnnxEngine, replay_golden, score
+from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.calibrate import Calibration, fit_temperature, fit_threshold
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, Examples
-from lengnuan.training.data import share_of
 from lengnuan.training.evaluate import mean_scores, scored
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
 from lengnuan.training.judge import Selection
 from lengnuan.training.referee import Referee
 from lengnuan.training.report import Findings, write_report
-from lengnuan.training.scores import Scored, margin, summary
+from lengnuan.training.scores import Scored, calibration_error, margin, summary
+from lengnuan.training.splits import share_of
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def make_bundle(trained: Trained, run_folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     round_weights(trained.model, config.export.weight_type)
-    export_onnx(trained.model, folder / MODEL, config.export.weight_type)
+    metadata = {"labels": json.dumps(trained.corpus.labels.names), "fingerprint": trained.tokenizer.fingerprint()}
+    export_onnx(trained.model, folder / MODEL, config.export.weight_type, metadata)
     engine = OnnxEngine(folder / MODEL, "cpu", config.threads)
     parity = check_parity(trained.model, engine)
     trained.tokenizer.to_file(folder / TOKENIZER)
@@ -128,8 +130,14 @@ def _calibrate(trained: Trained, engine: Engine) -> tuple[Calibration, dict[str,
     dev = {name: scored(trained.corpus.dev[name], found, temperature, keys) for name, found in logits.items()}
     everything = np.concatenate([part.probabilities for part in dev.values()])
     threshold = fit_threshold(labels, everything, trained.config.export.abstain_accuracy)
-    log.info("calibrate: temperature %.3f, abstain below %.3f", temperature, threshold)
-    return Calibration(temperature, threshold), dev
+    before = calibration_error(labels, softmax(np.concatenate(list(logits.values()))))
+    after = calibration_error(labels, everything)
+    log.info("calibrate: temperature %.3f (ECE %.3f before, %.3f after)", temperature, before, after)
+    answered = everything.max(axis=1) >= threshold
+    right = everything.argmax(axis=1) == labels
+    accuracy = float(right[answered].mean()) if answered.any() else 0.0
+    log.info("abstain below %.3f: %.1f %% answered, %.2f %% right", threshold, 100 * answered.mean(), 100 * accuracy)
+    return Calibration(temperature, threshold, before, after, float(answered.mean()), accuracy), dev
 
 
 def _judge(
@@ -148,7 +156,7 @@ def _judge(
     summaries = {name: summary(part, labels) for name, part in test.items()}
     figures = {
         "labels": list(labels),
-        "data": corpus.facts,
+        "data": corpus.facts | {"tokens": _token_shares(trained)},
         "training": asdict(trained.selection) | {"dev_accuracy_of_bundle": _mean_accuracy(dev)},
         "parity": parity,
         "calibration": asdict(calibration),
@@ -162,6 +170,22 @@ def _judge(
         "margin_over_referee": margin(test, test_referee) if test else {},
     }
     return Findings(figures, dev, test, corpus.test)
+
+
+def _token_shares(trained: Trained) -> dict[str, dict[str, float]]:
+    """By split: mean length in tokens, share of rows that are cut, mean share of tokens that are bare bytes."""
+    corpus, limit = trained.corpus, trained.config.model.max_tokens
+    splits = {"train": [corpus.train], "dev": corpus.dev.values(), "test": corpus.test.values()}
+    shares = {}
+    for split, sources in splits.items():
+        rows = [trained.tokenizer.encode(example.text) for source in sources for example in source]
+        if rows:
+            shares[split] = {
+                "mean_tokens": float(np.mean([len(row) for row in rows])),
+                "truncated_share": float(np.mean([len(row) > limit for row in rows])),
+                "unknown_token_share": float(np.mean([trained.tokenizer.unknown_share(row) for row in rows])),
+            }
+    return shares
 
 
 def _mean_accuracy(parts: dict[str, Scored]) -> float:
@@ -208,6 +232,7 @@ def _manifest(trained: Trained, calibration: Calibration, findings: Findings) ->
         encoder=asdict(trained.model.encoder.config),
         scores=findings.short(),
         data={
+            "identity": corpus.facts["identity"],
             "label_spellings": {name: list(spellings) for name, spellings in config.labels.items()},
             "train_rows": len(corpus.train),
             "sources": config.sources,

@@ -1,5 +1,6 @@
 """Rows of ids to batches of similar length under a token budget, in an order that (seed, epoch) alone decides."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,12 @@ class Ragged:
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         end = self._ends[index]
         return self._ids[end - self.lengths[index] : end]
+
+    def identity(self) -> str:
+        """Hash of all rows in their order."""
+        digest = hashlib.sha256(self._ids.tobytes())
+        digest.update(self.lengths.tobytes())
+        return digest.hexdigest()[:16]
 
     def distinct(self) -> npt.NDArray[np.int32]:
         """The ids that occur, sorted."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from lengnuan.model.encoder import EncoderConfig
 from lengnuan.training.errors import UsageError
+from lengnuan.training.files import write_text
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -47,7 +48,7 @@ class TokenizerConfig(_Section):
 class ModelConfig(_Section):
     """Shape of the encoder; see `EncoderConfig`."""
 
-    max_tokens: Positive = 256
+    max_tokens: Annotated[int, Field(ge=4)] = 256
     width: Positive = 256
     layers: Positive = 4
     heads: Positive = 4
@@ -125,6 +126,7 @@ class TrainConfig(_Section):
     labels: dict[str, tuple[str, ...]] = {}  # name = spellings in the files, in the order of the outputs
     display_names: dict[str, str] = {}
     sources: dict[str, str] = {}  # what each source is and its licence, for the model card
+    start_from: Path | None = None  # a bundle with weights: its tokenizer and encoder are where training begins
     data: DataConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
@@ -143,7 +145,7 @@ class TrainConfig(_Section):
 
     def write(self, path: Path) -> None:
         """Save as JSON, every default written out."""
-        path.write_text(json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=2) + "\n", "utf-8")
+        write_text(path, json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=2) + "\n")
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> TrainConfig:

@@ -2,24 +2,15 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lengnuan.training.config import DataConfig, TrainConfig
-from lengnuan.training.data import (
-    Accounting,
-    Example,
-    LabelSet,
-    drop_repeats,
-    read_examples,
-    read_labels,
-    source_of,
-    split_by_text,
-    text_key,
-)
+from lengnuan.training.data import Accounting, Example, LabelSet, check_rejected, read_examples, read_labels, source_of
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.splits import drop_repeats, identity_of, keys_of, split_by_text, without
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +37,20 @@ class Corpus:
 
     def train_keys(self) -> set[str]:
         """The texts of the training rows, as `text_key` sees them."""
-        return {text_key(example.text) for example in self.train}
+        return keys_of([self.train])
+
+    def held_out_keys(self) -> set[str]:
+        """The texts of the dev and test rows."""
+        return keys_of([*self.dev.values(), *self.test.values()])
+
+    def identity(self) -> dict[str, Any]:
+        """What it is, in a few hashes: equal exactly when labels, rows and splits are."""
+        return {
+            "labels": list(self.labels.names),
+            "train": identity_of(self.train),
+            "dev": {name: identity_of(rows) for name, rows in self.dev.items()},
+            "test": {name: identity_of(rows) for name, rows in self.test.items()},
+        }
 
 
 def read_corpus(config: TrainConfig) -> Corpus:
@@ -54,50 +58,53 @@ def read_corpus(config: TrainConfig) -> Corpus:
 
     Raises:
         UsageError: no training source, or a file that can't be read.
-        DataRefused: too many rejected lines, fewer than two classes, or nothing left to train or choose on.
+        DataRefused: too many rejected lines, a class without rows, or nothing left to choose the weights by.
     """
     data = config.data
     if not data.train:
         raise UsageError('config: [data.train] is empty: name at least one file, for instance mine = "reviews.tsv"')
     labels = _labels(config)
     accounts: list[Accounting] = []
-    train = [e for rows in _read_all(data.train, labels, data, accounts).values() for e in rows]
+    train = [example for rows in _read_all(data.train, labels, data, accounts).values() for example in rows]
     dev = _read_all(data.dev, labels, data, accounts)
     test = _read_all(data.test, labels, data, accounts)
     train, repeats, conflicts = drop_repeats(train)
+    dev_share = data.dev_share
     if not test and data.test_share:
         train, part = split_by_text(train, data.test_share, config.seed)
         test = {"test": part}
-    if not dev and data.dev_share:
-        train, part = split_by_text(train, data.dev_share / (1.0 - data.test_share), config.seed + 1)
+        dev_share /= 1.0 - data.test_share  # of what is left
+    if not dev and dev_share:
+        train, part = split_by_text(train, dev_share, config.seed + 1)
         dev = {"dev": part}
-    leaked_rows = 0
-    if data.drop_leaked:
-        train, leaked_rows = _without_leaked(train, [*dev.values(), *test.values()])
-    dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
     facts = {
         "files": [_account_facts(account) for account in accounts],
-        "train_rows": len(train),
-        "train_rows_by_label": _by_label(train, labels),
         "train_repeats_dropped": repeats,
         "train_conflicts_dropped": conflicts,
-        "train_leaked_dropped": leaked_rows,
-        "dev_rows": {name: len(rows) for name, rows in dev.items()},
-        "test_rows": {name: len(rows) for name, rows in test.items()},
+        "train_leaked_dropped": 0,
+        "dev_rows_also_in_test": _count(dev.values(), keys_of(test.values())),
     }
+    if data.drop_leaked:
+        dev = {name: without(rows, keys_of(test.values())) for name, rows in dev.items()}
+        kept = without(train, keys_of([*dev.values(), *test.values()]))
+        facts["train_leaked_dropped"] = len(train) - len(kept)
+        train = kept
+    dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
     corpus = Corpus(labels, train, dev, test, facts)
     _check(corpus)
-    facts["leaks"] = _leaks(corpus)
-    log.info(
-        "train: %d rows; dropped %d repeats, %d with two labels, %d also in dev or test",
-        len(train), repeats, conflicts, leaked_rows,
-    )  # fmt: skip
+    _complete(corpus)
     return corpus
 
 
 def _labels(config: TrainConfig) -> LabelSet:
-    if config.labels:
-        return LabelSet(tuple(config.labels), config.labels)
+    found = LabelSet(tuple(config.labels), config.labels) if config.labels else _inferred_labels(config)
+    unknown = config.display_names.keys() - set(found.names)
+    if unknown:
+        raise UsageError(f"[display_names]: {sorted(unknown)} are no labels; the labels are {list(found.names)}")
+    return found
+
+
+def _inferred_labels(config: TrainConfig) -> LabelSet:
     paths = config.data.train.values()
     found = LabelSet.infer(v for p in paths for v in read_labels(source_of(p, config.data), config.data.label_column))
     log.info("labels, in the order of the outputs: %s", ", ".join(found.names))
@@ -109,25 +116,43 @@ def _read_all(
 ) -> dict[str, Examples]:
     found = {}
     for name, path in sources.items():
-        examples, account = read_examples(source_of(path, data), labels, data, name)
+        found[name], account = read_examples(source_of(path, data), labels, data, name)
+        check_rejected(account, data.max_rejected_share)
         accounts.append(account)
-        log.info("%s", account)
-        share = account.rejected / max(1, account.lines - account.header)
-        if share > data.max_rejected_share:
-            raise DataRefused(
-                f"{account}\n{share:.1%} of the lines were rejected, data.max_rejected_share is "
-                f"{data.max_rejected_share:.1%}: mend the file, name its columns, or raise the limit"
-            )
-        found[name] = examples
     return found
 
 
 def _check(corpus: Corpus) -> None:
-    classes = {example.label for example in corpus.train}
-    if len(classes) < 2:
-        raise DataRefused(f"the {len(corpus.train)} training rows have {len(classes)} class(es): two are needed")
+    for name, rows in _by_label(corpus.train, corpus.labels).items():
+        if not rows:
+            raise DataRefused(f"class {name!r} has no training row (of {len(corpus.train)}): mend the data or [labels]")
     if not corpus.dev:
         raise DataRefused("no dev rows to choose the weights by: name [data.dev], or give more rows or a dev_share")
+
+
+def _complete(corpus: Corpus) -> None:
+    """Add to the facts what can be counted once everything is split; say what a person should know."""
+    facts, train_keys = corpus.facts, corpus.train_keys()
+    splits = {"dev": corpus.dev, "test": corpus.test}
+    facts["identity"] = corpus.identity()
+    facts["train_rows"] = len(corpus.train)
+    facts["train_rows_by_label"] = _by_label(corpus.train, corpus.labels)
+    facts |= {f"{split}_rows": {name: len(rows) for name, rows in found.items()} for split, found in splits.items()}
+    facts["leaks"] = {
+        f"{split} {name}": _count([rows], train_keys) for split, found in splits.items() for name, rows in found.items()
+    }
+    for where, count in facts["leaks"].items():
+        if count:
+            log.warning("%s: %d rows are also in train", where, count)
+    log.info(
+        "train: %d rows; dropped %d repeats, %d with two labels, %d also in dev or test",
+        len(corpus.train), *(facts[f"train_{why}_dropped"] for why in ("repeats", "conflicts", "leaked")),
+    )  # fmt: skip
+
+
+def _count(sources: Iterable[Sequence[Example]], keys: set[str]) -> int:
+    """Rows whose text has one of these keys."""
+    return sum(len(rows) - len(without(rows, keys)) for rows in sources)
 
 
 def _by_label(examples: Sequence[Example], labels: LabelSet) -> dict[str, int]:
@@ -145,21 +170,3 @@ def _account_facts(account: Accounting) -> dict[str, Any]:
         "reasons": dict(account.reasons),
         "first_rejected": account.first_rejected,
     }
-
-
-def _without_leaked(train: Examples, held_out: Sequence[Examples]) -> tuple[Examples, int]:
-    keys = {text_key(example.text) for rows in held_out for example in rows}
-    kept = [example for example in train if text_key(example.text) not in keys]
-    return kept, len(train) - len(kept)
-
-
-def _leaks(corpus: Corpus) -> dict[str, int]:
-    """Dev and test rows whose text is also a training row."""
-    keys = corpus.train_keys()
-    leaks = {}
-    for split, sources in (("dev", corpus.dev), ("test", corpus.test)):
-        for name, rows in sources.items():
-            leaks[f"{split} {name}"] = sum(text_key(example.text) in keys for example in rows)
-            if leaks[f"{split} {name}"]:
-                log.warning("%s %s: %d rows are also in train", split, name, leaks[f"{split} {name}"])
-    return leaks

@@ -1,19 +1,21 @@
-"""Labelled rows: read, clean the labels, account for every line, split by text."""
+"""Labelled rows: read, clean the labels, account for every line."""
 
-import hashlib
+import logging
 import re
 import unicodedata
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lengnuan.model.bundle import label_problem
 from lengnuan.model.rows import Blank, Rejected, Row, Source, UnreadableFile, has_header, read_rows
 from lengnuan.model.text import has_lone_surrogate, normalise
 from lengnuan.training.config import DataConfig
 from lengnuan.training.errors import DataRefused, UsageError
+
+log = logging.getLogger(__name__)
 
 REASONS_KEPT = 20  # rejected lines that a report quotes by number
 
@@ -74,13 +76,14 @@ class LabelSet:
 
     def __init__(self, names: Sequence[str], spellings: Mapping[str, Iterable[str]]) -> None:
         self.names = tuple(names)
+        problem = label_problem(self.names)
+        if problem:
+            raise DataRefused(f"{problem}; list them under [labels]")
         self._index: dict[str, int] = {}
         for index, name in enumerate(self.names):
             for spelling in (name, *spellings.get(name, ())):
                 if self._index.setdefault(clean_label(spelling), index) != index:
                     raise UsageError(f"labels: {spelling!r} is given to two classes")
-        if len(self.names) < 2:
-            raise DataRefused(f"labels: at least two classes are needed, found {list(self.names)}")
 
     def index(self, value: Any) -> int | None:
         """Class of a label as it stands in a file; None when no class has that spelling."""
@@ -111,6 +114,9 @@ def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: st
         labels: the classes.
         data: names of the label and domain columns.
         domain: the domain of rows that name none.
+
+    Raises:
+        UsageError: the file can't be read.
     """
     account = Accounting(str(source.path))
     examples: list[Example] = []
@@ -129,9 +135,43 @@ def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: st
     return examples, account
 
 
+def check_rejected(account: Accounting, max_share: float) -> None:
+    """Say what became of a file's lines.
+
+    Raises:
+        DataRefused: more than `max_share` of them were rejected.
+    """
+    log.info("%s", account)
+    share = account.rejected / max(1, account.lines - account.header)
+    if share > max_share:
+        raise DataRefused(
+            f"{account}\n{share:.1%} of the lines were rejected, the limit (max_rejected_share) is {max_share:.1%}: "
+            "mend the file, name its columns and labels, or raise the limit"
+        )
+
+
 def read_labels(source: Source, label_column: str) -> list[Any]:
-    """Every label of a file as it stands there, for `LabelSet.infer`."""
-    return [line.fields.get(label_column) for line in _lines(source) if isinstance(line, Row)]
+    """Every label of a file as it stands there, for `LabelSet.infer`.
+
+    Raises:
+        UsageError: no row has such a column.
+    """
+    rows = [line.fields for line in _lines(source) if isinstance(line, Row)]
+    if rows and not any(label_column in fields for fields in rows):
+        raise UsageError(f"{source.path}: no column {label_column!r}; it has {list(rows[0])}: set data.label_column")
+    return [fields.get(label_column) for fields in rows]
+
+
+def read_texts(source: Source) -> Iterator[str]:
+    """Every text of a file, labelled or not; what is no valid text is left out.
+
+    Raises:
+        UsageError: the file can't be read.
+    """
+    for line in _lines(source):
+        text = line.fields.get(source.text_column) if isinstance(line, Row) else None
+        if isinstance(text, str) and not has_lone_surrogate(text):
+            yield text
 
 
 def _lines(source: Source) -> Iterable[Row | Blank | Rejected]:
@@ -139,7 +179,7 @@ def _lines(source: Source) -> Iterable[Row | Blank | Rejected]:
         yield from read_rows(source)
     except UnreadableFile as error:
         raise UsageError(str(error)) from error
-    except (OSError, EOFError, zlib.error) as error:  # the last two: a gzip stream that is cut off or damaged
+    except OSError as error:
         raise UsageError(f"{source.path}: {error}") from error
 
 
@@ -158,45 +198,6 @@ def _example(row: Row, labels: LabelSet, text_column: str, data: DataConfig, dom
     if label is None:
         return rejected(f"unknown label {clean_label(value)[:20]!r}" if clean_label(value) else "empty label")
     return Example(text, label, str(row.fields.get(data.domain_column) or domain))
-
-
-def text_key(text: str) -> str:
-    """What makes two texts the same: the normalised text, letters and digits only (all of it if there are none)."""
-    normal = normalise(text)
-    return "".join(char for char in normal if char.isalnum()) or normal
-
-
-def share_of(key: str, seed: int) -> float:
-    """A number in [0, 1) that depends on the key and seed alone: where a text falls when a file is split."""
-    digest = hashlib.sha256(f"{seed}\n{key}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def split_by_text(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """(rest, part): `part` gets about `share` of the rows. Equal texts always fall on the same side."""
-    rest: list[Example] = []
-    part: list[Example] = []
-    for example in examples:
-        (part if share_of(text_key(example.text), seed) < share else rest).append(example)
-    return rest, part
-
-
-def drop_repeats(examples: Sequence[Example]) -> tuple[list[Example], int, int]:
-    """(kept, repeats, conflicts): one row a text; a text with two labels is dropped altogether."""
-    labels_of: dict[str, set[int]] = {}
-    for example in examples:
-        labels_of.setdefault(text_key(example.text), set()).add(example.label)
-    kept: list[Example] = []
-    seen: set[str] = set()
-    conflicts = 0
-    for example in examples:
-        key = text_key(example.text)
-        if len(labels_of[key]) > 1:
-            conflicts += 1
-        elif key not in seen:
-            seen.add(key)
-            kept.append(example)
-    return kept, len(examples) - len(kept) - conflicts, conflicts
 
 
 def source_of(path: Path, data: DataConfig) -> Source:

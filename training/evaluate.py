@@ -13,9 +13,10 @@ from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import Engine, Logits, score
 from lengnuan.model.probabilities import softmax
 from lengnuan.training.config import DataConfig
-from lengnuan.training.data import Example, LabelSet, read_examples, source_of, text_key
+from lengnuan.training.data import Example, LabelSet, check_rejected, read_examples, read_texts, source_of
 from lengnuan.training.errors import UsageError
 from lengnuan.training.scores import Scored, summary
+from lengnuan.training.splits import identity_of, text_key
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +48,28 @@ def evaluate_files(
         engine: runs its graph.
         files: labelled files; one that lies in a folder of its own (`hotel/test.tsv`) is named after the folder.
         data: the columns.
-        train_files: rows whose text stands in one of these are scored apart, as leaked.
+        train_files: rows whose text stands in one of these, whatever its label, are scored apart, as leaked.
 
     Raises:
-        UsageError: a file that can't be read, or has no row with a label of this bundle.
+        UsageError: a file that can't be read, or is empty.
+        DataRefused: more lines than `data.max_rejected_share` have no text or no label of this bundle.
     """
     labels = LabelSet(bundle.labels, bundle.manifest.data.get("label_spellings", {}))
     names = _names(files)
-    train_keys: set[str] = set()
-    for path in train_files:
-        rows, _ = read_examples(source_of(path, data), labels, data, "")
-        train_keys |= {text_key(row.text) for row in rows}
+    train_keys = {text_key(text) for path in train_files for text in read_texts(source_of(path, data))}
     found: dict[str, Any] = {}
     for name, path in names.items():
         examples, account = read_examples(source_of(path, data), labels, data, name)
-        log.info("%s", account)
+        check_rejected(account, data.max_rejected_share)
         if not examples:
-            raise UsageError(f"{account}\nno row of it has one of the labels {list(bundle.labels)}")
+            raise UsageError(f"{account}: no row to score")
         logits = logits_of(bundle, engine, examples)
-        found[name] = summary(scored(examples, logits, bundle.manifest.temperature, train_keys), bundle.labels)
+        figures = summary(scored(examples, logits, bundle.manifest.temperature, train_keys), bundle.labels)
+        found[name] = figures | {
+            "identity": identity_of(examples),
+            "lines": account.lines,
+            "rejected": account.rejected,
+        }
     return {"bundle": bundle.manifest.name, "version": bundle.version, "files": found, "mean": mean_scores(found)}
 
 
@@ -92,9 +96,12 @@ def recorded_referee(bundle: Bundle, found: Mapping[str, Any]) -> dict[str, Any]
     report = bundle.path / "report" / "metrics.json"
     if not report.is_file():
         return None
-    recorded: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["referee"]["test"]
-    same = all(name in recorded and recorded[name]["rows"] == f["rows"] for name, f in found["files"].items())
-    return {name: recorded[name] for name in found["files"]} if same else None
+    try:
+        metrics = json.loads(report.read_text(encoding="utf-8"))
+        by_identity = {metrics["data"]["identity"]["test"][name]: f for name, f in metrics["referee"]["test"].items()}
+        return {name: by_identity[figures["identity"]] for name, figures in found["files"].items()}
+    except (KeyError, TypeError, ValueError):  # a report of another release, or other rows
+        return None
 
 
 def table(found: Mapping[str, Any], referee: Mapping[str, Any] | None = None) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -36,13 +36,16 @@ def round_weights(model: Classifier, weight_type: Literal["float32", "float16"])
                 tensor.copy_(tensor.half().float())
 
 
-def export_onnx(model: Classifier, path: Path, weight_type: Literal["float32", "float16"]) -> None:
+def export_onnx(
+    model: Classifier, path: Path, weight_type: Literal["float32", "float16"], metadata: Mapping[str, str]
+) -> None:
     """Write the graph: token_ids int64 [batch, sequence], mask bool [batch, sequence] -> logits [batch, classes].
 
     Args:
         model: in evaluation mode, float32, on the CPU.
         path: the file to write; a single one, weights inside.
         weight_type: how large weights are stored; the arithmetic is float32 either way.
+        metadata: goes into the graph, so that the file alone tells its labels and text pipeline.
 
     Raises:
         ParityFailed: the exporter froze an axis to the size of its example.
@@ -69,6 +72,7 @@ def export_onnx(model: Classifier, path: Path, weight_type: Literal["float32", "
     if weight_type == "float16":
         _store_half(graph)
     del graph.metadata_props[:]
+    helper.set_model_props(graph, dict(metadata))
     for node in graph.graph.node:  # the exporter's notes hold source paths of the machine it ran on
         del node.metadata_props[:]
         node.doc_string = ""

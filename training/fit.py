@@ -72,7 +72,6 @@ def fit(
     """
     settings = config.fit
     train = encode_examples(tokenizer, corpus.train, config.model.max_tokens)
-    corpus.facts["train_truncated_share"] = train.truncated
     pretrained = run_folder / "encoder.safetensors"
     model = build_classifier(
         config, tokenizer, len(corpus.labels.names), pretrained if pretrained.exists() else None
@@ -144,7 +143,8 @@ def load_trained(model: Classifier, path: Path, *, allow_collapsed: bool = False
     if selection.collapsed and not allow_collapsed:
         raise TrainingCollapsed(
             f"{path}: the best weights are no better than guessing: check the labels, lower "
-            "fit.optimiser.learning_rate or give more rows (fit.allow_collapsed = true exports them all the same)"
+            "fit.optimiser.learning_rate, choose by fit.metric = macro_f1 if one class is rare, or give more rows "
+            "(fit.allow_collapsed = true exports them all the same)"
         )
     model.load_state_dict(load_file(path))
     return selection

@@ -10,25 +10,35 @@ bundle/              what is served
 import json
 import logging
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from lengnuan.model.rows import Row, UnreadableFile, read_rows
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+
+from lengnuan.model.bundle import TOKENIZER, WEIGHTS, Bundle
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.assemble import Trained, make_bundle
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
-from lengnuan.training.data import source_of
+from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.errors import UsageError
+from lengnuan.training.files import write_text
 from lengnuan.training.fit import build_classifier, fit, load_trained
 from lengnuan.training.judge import BEST
 from lengnuan.training.optimise import Hardware, choose_hardware
 from lengnuan.training.pretrain import pretrain
+from lengnuan.training.splits import text_key
 from lengnuan.training.tokenise import train_tokenizer
 
 log = logging.getLogger(__name__)
 
-# These may differ between two runs in one folder: they do not change what is learnt, only where.
-_MAY_DIFFER = ("threads", "device", "precision")
+# Settings that do not decide what is learnt, so a run folder may be used again with others.
+_FREE: dict[str, Any] = {
+    **dict.fromkeys(("name", "threads", "device", "display_names", "sources", "export"), True),
+    **{"data": {"root"}, "fit": {"allow_collapsed"}},
+}
 
 
 class Job:
@@ -51,8 +61,8 @@ class Job:
 
     def run(self) -> Path:
         """Everything, from data to bundle; returns the bundle's folder."""
-        corpus = read_corpus(self.config)
-        tokenizer = self.tokenizer(corpus)
+        corpus = self.corpus
+        tokenizer = self.tokenizer()
         if self.config.pretrain.corpus:
             pretrain(self.config, tokenizer, self._corpus_texts(), self.folder, self.hardware)
         model, selection = fit(self.config, tokenizer, corpus, self.folder, self.hardware)
@@ -66,12 +76,11 @@ class Job:
         """
         if not self.config.pretrain.corpus:
             raise UsageError("config: pretrain.corpus is empty: name a file of texts, one a line")
-        return pretrain(self.config, self.tokenizer(None), self._corpus_texts(), self.folder, self.hardware)
+        return pretrain(self.config, self.tokenizer(), self._corpus_texts(), self.folder, self.hardware)
 
     def fit(self) -> Path:
         """The classifier's weights, from the encoder in the folder if there is one; no bundle yet."""
-        corpus = read_corpus(self.config)
-        fit(self.config, self.tokenizer(corpus), corpus, self.folder, self.hardware)
+        fit(self.config, self.tokenizer(), self.corpus, self.folder, self.hardware)
         return self.folder / BEST
 
     def export(self) -> Path:
@@ -80,51 +89,100 @@ class Job:
         Raises:
             UsageError: no trained weights there.
         """
-        corpus = read_corpus(self.config)
-        tokenizer = self.tokenizer(corpus)
+        corpus, tokenizer = self.corpus, self.tokenizer()
         model = build_classifier(self.config, tokenizer, len(corpus.labels.names), None)
         selection = load_trained(model, self.folder / BEST, allow_collapsed=self.config.fit.allow_collapsed)
         return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection), self.folder)
 
-    def tokenizer(self, corpus: Corpus | None) -> Tokenizer:
-        """The folder's tokenizer; if there is none, learnt first on the pretraining corpus or the training rows."""
-        file = self.folder / "tokenizer.json"
-        if not file.exists():
-            if self.config.pretrain.corpus:
-                texts = self._corpus_texts()
-            else:
-                texts = iter([example.text for example in (corpus or read_corpus(self.config)).train])
-            train_tokenizer(texts, self.config.tokenizer).to_file(file)
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer; if there is none, `start_from`'s, or one learnt on the corpus or training rows."""
+        file = self.folder / TOKENIZER
+        if not file.exists() and self.config.start_from:
+            start_from(self.config.start_from, self.folder)
+        elif not file.exists():
+            rows = (example.text for example in self.corpus.train)
+            train_tokenizer(
+                self._corpus_texts() if self.config.pretrain.corpus else rows, self.config.tokenizer
+            ).to_file(file)
         try:
             return Tokenizer.from_file(file)
         except ValueError as error:
             raise UsageError(str(error)) from error
 
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The labelled rows; refused when they are not those that the folder's run began with.
+
+        Raises:
+            UsageError: labels, rows or splits have changed.
+        """
+        corpus = read_corpus(self.config)
+        file = self.folder / "data.json"
+        identity = corpus.facts["identity"]
+        if file.exists() and json.loads(file.read_text(encoding="utf-8")) != identity:
+            raise UsageError(
+                f"{self.folder} holds a run on other labels or rows: choose another --output to train on these, "
+                "or remove that folder to start again"
+            )
+        write_text(file, json.dumps(identity, ensure_ascii=False) + "\n")
+        return corpus
+
     def _corpus_texts(self) -> Iterator[str]:
+        """The pretraining texts, without those that are dev or test rows (unless the config keeps leaks)."""
+        drop = self.config.data.drop_leaked and bool(self.config.data.train)
+        held_out = self.corpus.held_out_keys() if drop else set()
+        dropped = 0
         for path in self.config.pretrain.corpus:
-            source = source_of(path, self.config.data)
-            try:
-                for line in read_rows(source):
-                    text = line.fields.get(source.text_column) if isinstance(line, Row) else None
-                    if isinstance(text, str):
-                        yield text
-            except (UnreadableFile, OSError) as error:
-                raise UsageError(f"pretrain.corpus: {error}") from error
+            for text in read_texts(source_of(path, self.config.data)):
+                if held_out and text_key(text) in held_out:
+                    dropped += 1
+                else:
+                    yield text
+        log.info("pretraining corpus: %d texts dropped that are dev or test rows", dropped)
 
     def _claim(self) -> None:
-        """Write config.json, or check that the one there asks for the same."""
+        """Write config.json, or check that the one there asks for the same training."""
         file = self.folder / "config.json"
         if file.exists():
-            old = json.loads(file.read_text(encoding="utf-8"))
-            new = self.config.model_dump(mode="json")
-            for settings in (old, new):
-                settings["data"].pop("root", None)
-                for key in _MAY_DIFFER:
-                    settings.pop(key, None)
-            changed = sorted(key for key in new if new[key] != old.get(key))
+            try:
+                old = TrainConfig.model_validate_json(file.read_bytes())
+            except ValidationError as error:
+                raise UsageError(f"{file} is of another release: choose another --output") from error
+            changed = {key for key, _ in _decisive(self.config).items() ^ _decisive(old).items()}
             if changed:
                 raise UsageError(
-                    f"{self.folder} holds a run with other settings in {', '.join(changed)}: choose another --output, "
+                    f"{self.folder} holds a run with another {', '.join(sorted(changed))}: choose another --output, "
                     "or remove that folder to start again"
                 )
         self.config.write(file)
+
+
+def _decisive(config: TrainConfig) -> dict[str, str]:
+    """Every setting that decides what is learnt, as dotted key and JSON text."""
+    found: dict[str, str] = {}
+
+    def collect(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value and prefix != "labels.":  # the order of the labels counts
+            for key, inner in value.items():
+                collect(f"{prefix}{key}.", inner)
+        else:
+            found[prefix.rstrip(".")] = json.dumps(value, ensure_ascii=False)
+
+    collect("", config.model_dump(mode="json", exclude=_FREE))
+    return found
+
+
+def start_from(bundle_folder: Path, run_folder: Path) -> None:
+    """Put a bundle's tokenizer and encoder into a run folder, for training to go on from them.
+
+    Raises:
+        UsageError: the bundle is a serving copy, without weights.
+        BundleRefused: it is damaged.
+    """
+    bundle = Bundle.load(bundle_folder)
+    if WEIGHTS not in bundle.manifest.files:
+        raise UsageError(f"start_from: {bundle_folder} is a serving copy without {WEIGHTS}")
+    weights = load_file(bundle_folder / WEIGHTS)
+    encoder = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+    save_file(encoder, run_folder / "encoder.safetensors")
+    bundle.tokenizer.to_file(run_folder / TOKENIZER)

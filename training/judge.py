@@ -41,7 +41,11 @@ class Selection:
     best_score: float = -1.0
     best_step: int = 0
     without_gain: int = 0
-    collapsed: bool = False  # the best weights are no better than guessing
+    collapsed: bool = True  # the best weights are no better than guessing
+
+    def prefers(self, score: float, collapsed: bool) -> bool:
+        """True when such weights would be better: any that learnt something beat all that did not."""
+        return (not collapsed, score) > (not self.collapsed, self.best_score)
 
 
 class Judge:
@@ -69,7 +73,7 @@ class Judge:
             scores, collapsed = self._scores(model)
             score = scores[f"dev_{self._config.fit.metric}"]
             self.selection.without_gain += 1
-            if score > self.selection.best_score:
+            if self.selection.prefers(score, collapsed):
                 self.selection = Selection(score, optimiser.step, 0, collapsed)
                 _save_weights(model, self._run_folder / BEST, self.selection)
         note = ": no better than guessing" if collapsed else ""
@@ -108,7 +112,7 @@ def has_collapsed(labels: npt.NDArray[np.int64], answers: npt.NDArray[np.int64],
     """True when a model does no better than guessing from how often each class occurs.
 
     That is: one class for every row; or neither more right answers than the commonest class would give, nor a loss
-    below the entropy of the labels. Never for fewer than `MIN_ROWS_TO_CALL_COLLAPSE` rows.
+    below the entropy of the labels. Never for fewer than `MIN_ROWS_TO_CALL_COLLAPSE` rows, or rows of one class.
 
     Args:
         labels: int64 [N].
@@ -118,6 +122,8 @@ def has_collapsed(labels: npt.NDArray[np.int64], answers: npt.NDArray[np.int64],
     if len(labels) < MIN_ROWS_TO_CALL_COLLAPSE:
         return False
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    if len(shares) < 2:
+        return False  # one class is the truth here
     entropy = float(-(shares * np.log(shares)).sum())
     guessing = (answers == labels).mean() <= shares.max() and loss >= entropy
     return bool(len(np.unique(answers)) == 1 or guessing)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from lengnuan.model.threads import usable_cpus
 from lengnuan.training.config import OptimiserConfig, TrainConfig
 from lengnuan.training.errors import NotFinite, UsageError
 
@@ -37,12 +38,11 @@ def choose_hardware(config: TrainConfig) -> Hardware:
     Raises:
         UsageError: `device = "cuda"` where there is none.
     """
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or usable_cpus())
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device = cuda, but torch sees no CUDA device: use cpu or auto")
     cuda = torch.cuda.is_available() and config.device != "cpu"
-    fast_bfloat16 = torch.cuda.is_bf16_supported() if cuda else _cpu_has_bfloat16()
+    fast_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else _cpu_has_bfloat16()
     use = config.precision == "bfloat16" or (config.precision == "auto" and fast_bfloat16)
     return Hardware(torch.device("cuda" if cuda else "cpu"), torch.bfloat16 if use else None)
 
@@ -161,7 +161,7 @@ class Optimiser:
         self.step = step
         for name, p in self._named.items():
             p.copy_(tensors[f"model.{name}"])
-            state = {key: tensors[f"adamw.{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
-            self._adamw.state[p] = {key: value.to(p.device) for key, value in state.items()}
+            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adamw.{key}.{name}" in tensors]
+            self._adamw.state[p] = {key: tensors[f"adamw.{key}.{name}"].to(p.device) for key in keys}
         for name, average in self.average.items():
             average.copy_(tensors[f"average.{name}"])

@@ -22,8 +22,8 @@ def training_curve(metrics_file: Path) -> str:
     """Training loss and dev accuracy against steps."""
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     fit = [row for row in rows if row["stage"] == "fit"]
-    loss = [(row["step"], row["loss"]) for row in fit if "loss" in row]
-    dev = [(row["step"], row["dev_accuracy"]) for row in fit if "dev_accuracy" in row]
+    loss = [(row["step"], row["loss"]) for row in fit if row.get("loss") is not None]
+    dev = [(row["step"], row["dev_accuracy"]) for row in fit if row.get("dev_accuracy") is not None]
     figure, axes = _figure("step", "training loss")
     if loss:
         steps, values = np.array(loss).T

@@ -21,10 +21,10 @@ from lengnuan.model.tokenizer import MASK_ID, Tokenizer
 from lengnuan.training.batches import Batch, Collator, Ragged, cut_by_tokens, training_order
 from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
 from lengnuan.training.config import TrainConfig
-from lengnuan.training.data import share_of
-from lengnuan.training.errors import DataRefused
+from lengnuan.training.errors import DataRefused, UsageError
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
+from lengnuan.training.splits import share_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def pretrain(
 
     Raises:
         DataRefused: `texts` hold nothing to train on.
+        UsageError: the run folder's checkpoint is of another corpus.
     """
     result = run_folder / "encoder.safetensors"
     if result.exists():
@@ -60,8 +61,11 @@ def pretrain(
     optimiser = Optimiser(model, settings.optimiser, sum(map(len, orders)))
     _log_start(model, shape, train_rows, optimiser.steps, hardware)
     checkpoints = run_folder / "pretrain-checkpoints"
+    identity = train_rows.identity()
     resumed = load_checkpoint(checkpoints)
     if resumed:
+        if resumed[1].get("identity") != identity:
+            raise UsageError(f"{run_folder} holds a pretraining run on another corpus: choose another --output")
         optimiser.restore(resumed[0], int(resumed[1]["step"]))
     collate = Collator(train_rows, None, hardware.device)
     with RunLog(run_folder, "pretrain", steps=optimiser.steps, done=optimiser.step) as run_log:
@@ -78,7 +82,7 @@ def pretrain(
                 held_out = held_out_loss(model, held_out_rows, config, hardware)
                 run_log.record(optimiser.step, {"held_out_loss": held_out, "perplexity": math.exp(held_out)})
                 log.info("pretrain %d: held-out loss %.4f", optimiser.step, held_out)
-                save_checkpoint(checkpoints, optimiser.step, optimiser.tensors(), {})
+                save_checkpoint(checkpoints, optimiser.step, optimiser.tensors(), {"identity": identity})
     _write_weights(model, result)
     return result
 

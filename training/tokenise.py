@@ -1,9 +1,9 @@
 """Learning the sub-words: a unigram model fitted by expectation-maximisation on jieba's words.
 
-Kudo 2018 (arXiv:1804.10959, section 3.2), simplified: candidates are the frequent substrings of the words, a few
-rounds of EM give each its probability, and the least used are dropped until the wanted number is left. Learning on
-words rather than on running text keeps pieces from crossing word borders, so the tokenizer follows words although
-it never segments any when it serves.
+Kudo 2018 (arXiv:1804.10959, section 3.2), simplified: candidates are frequent substrings, a few rounds of EM give each
+its probability, and the least used are dropped until the wanted number is left. Learning on words rather than on
+running text keeps pieces from crossing word borders, so the tokenizer follows words although it never segments any
+when it serves.
 """
 
 import logging
@@ -75,6 +75,7 @@ def basic_characters() -> set[str]:
 
 
 def _seeds(words: Counter[str], config: TokenizerConfig) -> list[str]:
+    """Frequent substrings. EM starts from their counts as words, so what is never a word falls out at once."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for start in range(len(word)):
@@ -86,7 +87,7 @@ def _seeds(words: Counter[str], config: TokenizerConfig) -> list[str]:
 
 
 def _schedule(start: int, target: int) -> list[int]:
-    """Sizes to prune to, one a stage: thirds off at first, the wanted size last."""
+    """Sizes to prune to, one a stage: to 60 % each time, the wanted size last."""
     sizes = []
     while start * 0.6 > target:
         start = int(start * 0.6)

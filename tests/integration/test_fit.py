@@ -8,7 +8,8 @@ from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.model.tokenizer import MASK_ID, Tokenizer
 from lengnuan.training import judge
-from lengnuan.training.config import TrainConfig
+from lengnuan.training.batches import Collator, training_order
+from lengnuan.training.config import ModelConfig, TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.errors import TrainingCollapsed, UsageError
 from lengnuan.training.fit import build_classifier, encode_examples, fit, hide_tokens, load_trained
@@ -30,6 +31,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainConfig, Tok
 
 def changed(config: TrainConfig, **fit_settings: object) -> TrainConfig:
     return config.model_copy(update={"fit": config.fit.model_copy(update=fit_settings)})
+
+
+def last_checkpoint(run_folder: Path) -> dict[str, torch.Tensor]:
+    (folder,) = (run_folder / "fit-checkpoints").iterdir()
+    found: dict[str, torch.Tensor] = load_file(folder / "tensors.safetensors")
+    return found
 
 
 def test_it_learns_a_learnable_task(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
@@ -76,8 +83,11 @@ def test_an_interrupted_run_ends_with_the_same_weights(
         with pytest.raises(KeyboardInterrupt):
             fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
     fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
-    whole, stopped = (load_file(tmp_path / name / "best.safetensors") for name in ("whole", "stopped"))
+    whole, stopped = (last_checkpoint(tmp_path / name) for name in ("whole", "stopped"))
+    assert whole.keys() == stopped.keys()
     assert all(torch.equal(whole[key], stopped[key]) for key in whole)
+    whole_log, stopped_log = ((tmp_path / name / "metrics.jsonl").read_text("utf-8") for name in ("whole", "stopped"))
+    assert whole_log == stopped_log
 
 
 def test_training_that_learns_nothing_is_called_collapsed(
@@ -91,6 +101,46 @@ def test_training_that_learns_nothing_is_called_collapsed(
         load_trained(build_classifier(config, tokenizer, 2, None), tmp_path / "best.safetensors")
     overridden = changed(config, allow_collapsed=True)
     assert fit(overridden, tokenizer, corpus, tmp_path, choose_hardware(config))[1].collapsed
+
+
+def test_what_is_kept_is_the_moving_average(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
+    config, tokenizer, corpus = prepared
+    fit(changed(config, epochs=1, evaluations_per_epoch=1), tokenizer, corpus, tmp_path, choose_hardware(config))
+    kept, state = load_file(tmp_path / "best.safetensors"), last_checkpoint(tmp_path)
+    assert torch.equal(kept["head.weight"], state["average.head.weight"])
+    assert not torch.equal(kept["head.weight"], state["model.head.weight"])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_label_smoothing_is_what_it_says(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoothing: float
+) -> None:
+    """The first loss: the mean of (1 - s) * -log p[label] + s / K * sum of -log p, by hand."""
+    config, tokenizer, corpus = prepared
+    settings = changed(config, label_smoothing=smoothing)
+    settings = settings.model_copy(update={"model": quiet(settings)})
+    model = build_classifier(settings, tokenizer, 2, None)
+    train = encode_examples(tokenizer, corpus.train, config.model.max_tokens)
+    first = training_order(train.rows.lengths, 512, seed=config.seed, epoch=0)[0]
+    batch = Collator(train.rows, train.labels, torch.device("cpu"))(first)
+    minus_log = -torch.log_softmax(model(batch.token_ids, batch.mask), dim=1)
+    chosen = minus_log[torch.arange(len(first)), batch.labels]
+    expected = ((1 - smoothing) * chosen + smoothing * minus_log.mean(dim=1)).mean().item()
+    losses: list[float] = []
+
+    def stop_at_once(optimiser: Optimiser, loss: torch.Tensor) -> float:
+        losses.append(loss.item())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Optimiser, "update", stop_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        fit(settings, tokenizer, corpus, tmp_path, choose_hardware(settings))
+    assert losses == pytest.approx([expected], rel=1e-5)
+
+
+def quiet(config: TrainConfig) -> ModelConfig:
+    """Without dropout, so that a loss can be computed twice."""
+    return config.model.model_copy(update={"dropout": 0.0})
 
 
 def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:

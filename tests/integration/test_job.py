@@ -8,60 +8,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import sentences, small_config, write_tsv
+from small_runs import SMALL_TOML, sentences, small_config, write_tsv
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.encoder import Classifier, EncoderConfig
-from lengnuan.model.engine import OnnxEngine, replay_golden, score
+from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.padding import pad
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.training import __main__ as command
+from lengnuan.training.config import load_config
 from lengnuan.training.errors import UsageError
 from lengnuan.training.job import Job
+from lengnuan.training.splits import text_key
 
 pytestmark = pytest.mark.integration
-
-CONFIG = """
-name = "small"
-threads = 1
-precision = "float32"
-[labels]
-negative = ["0"]
-positive = ["1"]
-[data.train]
-reviews = "train.tsv"
-[tokenizer]
-pieces = 60
-min_count = 2
-[model]
-max_tokens = 32
-width = 16
-layers = 1
-heads = 2
-feed_forward_width = 32
-[pretrain]
-corpus = ["train.tsv"]
-epochs = 2
-max_tokens = 32
-batch_tokens = 512
-[fit]
-epochs = 6
-batch_tokens = 512
-ema_decay = 0.9
-[fit.optimiser]
-learning_rate = 1e-2
-"""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("job")
-    write_tsv(root / "train.tsv", sentences(400))
-    (root / "small.toml").write_text(CONFIG, encoding="utf-8")
-    arguments = ["--config", str(root / "small.toml"), "--data", str(root), "--output", str(root / "run")]
-    assert command.main(["run", *arguments]) == 0
-    return root / "run"
 
 
 def test_the_bundle_loads_and_answers_as_recorded(run: Path) -> None:
@@ -120,33 +81,66 @@ def _torch(network: Classifier):  # type: ignore[no-untyped-def]
     return run_batch
 
 
-def test_evaluate_gives_the_report_s_figures_from_the_files_alone(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write_tsv(tmp_path / "fresh.tsv", sentences(60, seed=5))
-    arguments = ["evaluate", "--bundle", str(run / "bundle"), "--data", str(file), "--json", str(tmp_path / "out.json")]
-    assert command.main(arguments) == 0
-    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["files"]["fresh"]
-    bundle = Bundle.load(run / "bundle")
-    rows = [bundle.tokenizer.encode(text) for text, _ in sentences(60, seed=5)]
-    answers = score(OnnxEngine(bundle.model_file, "cpu", 1), rows, 32).argmax(axis=1)
-    assert found["accuracy"] == float(np.mean(answers == [label for _, label in sentences(60, seed=5)]))
-    assert f"{100 * found['accuracy']:.2f}" in capsys.readouterr().out
+def arguments(run: Path) -> list[str]:
+    return ["--config", str(run.parent / "small.toml"), "--data", str(run.parent), "--output", str(run)]
 
 
 def test_a_finished_run_repeats_only_its_last_stage(run: Path) -> None:
-    root = run.parent
     before = (run / "best.safetensors").stat().st_mtime_ns
-    arguments = ["--config", str(root / "small.toml"), "--data", str(root), "--output", str(run)]
-    assert command.main(["export", *arguments]) == 0
+    assert command.main(["export", *arguments(run)]) == 0
     assert (run / "best.safetensors").stat().st_mtime_ns == before
     Bundle.load(run / "bundle")
 
 
-def test_another_config_in_the_same_folder_is_refused(run: Path) -> None:
-    root = run.parent
-    arguments = ["--config", str(root / "small.toml"), "--data", str(root), "--output", str(run)]
-    assert command.main(["run", *arguments, "--set", "seed=2"]) == 2
+@pytest.mark.parametrize("change", ["seed=2", "model.width=32", "fit.epochs=7", 'labels.negative=["0", "坏"]'])
+def test_another_training_in_the_same_folder_is_refused(
+    run: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert command.main(["run", *arguments(run), "--set", change]) == 2
+    assert change.split("=", maxsplit=1)[0].split(".negative", maxsplit=1)[0] in caplog.text
+
+
+@pytest.mark.parametrize("change", ["name=other", "export.abstain_accuracy=0.99", "threads=2"])
+def test_what_decides_no_weights_may_change(run: Path, change: str) -> None:
+    Job(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"', change]), run)
+
+
+def test_other_rows_in_the_same_folder_are_refused(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_tsv(tmp_path / "train.tsv", sentences(401))
+    config = ["--config", str(run.parent / "small.toml"), "--output", str(run)]
+    assert command.main(["export", *config, "--data", str(tmp_path)]) == 2
+    assert "other labels or rows" in caplog.text
+
+
+def test_classes_in_another_order_are_refused(run: Path, tmp_path: Path) -> None:
+    swapped = (
+        (run.parent / "small.toml")
+        .read_text(encoding="utf-8")
+        .replace('negative = ["0"]\npositive = ["1"]', 'positive = ["1"]\nnegative = ["0"]')
+    )
+    (tmp_path / "swapped.toml").write_text(swapped, encoding="utf-8")
+    config = ["--config", str(tmp_path / "swapped.toml"), "--data", str(run.parent), "--output", str(run)]
+    assert command.main(["export", *config]) == 2
+
+
+def test_training_can_start_from_a_bundle(run: Path, tmp_path: Path) -> None:
+    write_tsv(tmp_path / "train.tsv", sentences(60, seed=4))
+    config = small_config(tmp_path, start_from=run / "bundle", fit={"epochs": 1, "optimiser": {"learning_rate": 1e-9}})
+    bundle = Bundle.load(Job(config, tmp_path / "run").run())
+    assert bundle.manifest.fingerprint == Bundle.load(run / "bundle").manifest.fingerprint
+    old, new = (load_file(folder / "weights.safetensors") for folder in (run / "bundle", bundle.path))
+    assert torch.allclose(old["encoder.norm.weight"], new["encoder.norm.weight"], atol=1e-6)
+
+
+def test_training_cannot_start_from_a_serving_copy(run: Path, tmp_path: Path, tiny_bundle: Path) -> None:
+    write_tsv(tmp_path / "train.tsv", sentences(60))
+    with pytest.raises(UsageError, match="serving copy"):
+        Job(small_config(tmp_path, start_from=tiny_bundle), tmp_path / "run").run()
+
+
+def test_dev_and_test_rows_are_not_pretrained_on(run: Path) -> None:
+    job = Job(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']), run)
+    assert not {text_key(text) for text in job._corpus_texts()} & job.corpus.held_out_keys()
 
 
 def test_eight_rows_train_and_export(tmp_path: Path) -> None:
@@ -176,6 +170,6 @@ def test_a_wrong_argument_ends_with_a_message_and_its_code(arguments: list[str],
 
 def test_data_that_cannot_be_trained_on_ends_with_its_code(tmp_path: Path) -> None:
     write_tsv(tmp_path / "train.tsv", [("好" * n, 1) for n in range(1, 9)])
-    (tmp_path / "small.toml").write_text(CONFIG, encoding="utf-8")
+    (tmp_path / "small.toml").write_text(SMALL_TOML, encoding="utf-8")
     arguments = ["--config", str(tmp_path / "small.toml"), "--data", str(tmp_path), "--output", str(tmp_path / "run")]
     assert command.main(["run", *arguments]) == 3

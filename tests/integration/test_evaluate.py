@@ -1,0 +1,89 @@
+"""`lengnuan-train evaluate` on a bundle that a run has left."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_runs import sentences, write_tsv
+
+from lengnuan.model.bundle import Bundle
+from lengnuan.model.engine import OnnxEngine, score
+from lengnuan.training import __main__ as command
+from lengnuan.training.calibrate import fit_temperature
+from lengnuan.training.config import load_config
+from lengnuan.training.corpus import read_corpus
+from lengnuan.training.evaluate import logits_of
+from lengnuan.training.referee import Referee
+
+pytestmark = pytest.mark.integration
+
+
+def evaluate(run: Path, out: Path, *arguments: str) -> dict[str, Any]:
+    file = out / "figures.json"
+    assert command.main(["evaluate", "--bundle", str(run / "bundle"), "--json", str(file), *arguments]) == 0
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "bundle" / "report" / "metrics.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_it_scores_what_the_engine_answers(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = sentences(60, seed=5)
+    found = evaluate(run, tmp_path, "--data", str(write_tsv(tmp_path / "fresh.tsv", rows)))["files"]["fresh"]
+    bundle = Bundle.load(run / "bundle")
+    ids = [bundle.tokenizer.encode(text) for text, _ in rows]
+    answers = score(OnnxEngine(bundle.model_file, "cpu", 1), ids, 32).argmax(axis=1)
+    assert found["accuracy"] == float(np.mean(answers == [label for _, label in rows]))
+    assert f"{100 * found['accuracy']:.2f}" in capsys.readouterr().out
+
+
+def test_rows_that_are_also_in_train_are_scored_apart_whatever_their_label(run: Path, tmp_path: Path) -> None:
+    rows = sentences(60, seed=5)
+    file = write_tsv(tmp_path / "fresh.tsv", rows)
+    (tmp_path / "seen.txt").write_text("".join(f"{text}!!\n" for text, _ in rows[:20]), encoding="utf-8")
+    found = evaluate(run, tmp_path, "--data", str(file), "--train", str(tmp_path / "seen.txt"))["files"]["fresh"]
+    assert found["leaked"]["rows"] >= 20
+    assert found["leaked"]["rows"] + found["clean"]["rows"] == 60
+
+
+def test_labels_that_the_bundle_does_not_know_are_refused_not_left_out(run: Path, tmp_path: Path) -> None:
+    file = write_tsv(tmp_path / "fresh.tsv", [(text, label + 1) for text, label in sentences(40, seed=5)])
+    assert command.main(["evaluate", "--bundle", str(run / "bundle"), "--data", str(file)]) == 3
+
+
+def test_the_referee_stands_beside_the_rows_it_was_scored_on(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = read_corpus(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']))
+    rows = [(example.text, example.label) for example in corpus.test["test"]]
+    evaluate(run, tmp_path, "--data", str(write_tsv(tmp_path / "same.tsv", rows)))
+    assert "n-grams" in capsys.readouterr().out
+    evaluate(run, tmp_path, "--data", str(write_tsv(tmp_path / "test.tsv", sentences(len(rows), seed=6))))
+    assert "n-grams" not in capsys.readouterr().out
+
+
+def test_the_report_s_referee_is_one_fitted_on_the_training_rows(run: Path) -> None:
+    corpus = read_corpus(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']))
+    rows = corpus.test["test"]
+    answers = Referee(corpus).probabilities(rows).argmax(axis=1)
+    expected = float(np.mean(answers == [example.label for example in rows]))
+    assert metrics(run)["referee"]["test"]["test"]["accuracy"] == expected
+
+
+def test_the_bundle_s_temperature_is_fitted_on_its_dev_logits(run: Path) -> None:
+    corpus = read_corpus(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']))
+    bundle = Bundle.load(run / "bundle")
+    rows = corpus.dev["dev"]
+    logits = logits_of(bundle, OnnxEngine(bundle.model_file, "cpu", 1), rows)
+    expected = fit_temperature(logits, np.array([example.label for example in rows]))
+    assert bundle.manifest.temperature == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_file_without_rows_is_refused(run: Path, tmp_path: Path) -> None:
+    file = write_tsv(tmp_path / "empty.tsv", [])
+    assert command.main(["evaluate", "--bundle", str(run / "bundle"), "--data", str(file)]) == 2
