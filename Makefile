@@ -44,7 +44,7 @@ retrain: $(ALL)
 
 bench: $(ALL)
 	@test -n "$(wildcard benchmarks/*.py)" || { echo "benchmarks/ holds no script" >&2; exit 1; }
-	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(filter-out benchmarks/machine.py,$(sort $(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 # Leaves the virtual environment and the runs alone.
 clean:

@@ -134,7 +134,7 @@ class Bundle:
         """Read and check the folder.
 
         Raises:
-            BundleRefused: no bundle there, another format version, a missing, changed or unlisted file, bad labels,
+            BundleRefused: no bundle there, another format version, a missing or changed file, bad labels,
                 or a tokenizer that is not the one the network was trained with; names the file and both values.
         """
         content, version = _read_manifest(path)

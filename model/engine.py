@@ -83,8 +83,8 @@ class OnnxEngine:
         if self.provider == "cuda" and "CUDAExecutionProvider" not in self._session.get_providers():
             if device == "cuda":
                 raise EngineUnavailable(
-                    "device cuda: onnxruntime could not start CUDA (its log says why); install the `gpu` extra and "
-                    "a matching CUDA runtime, or use device cpu"
+                    "device cuda: onnxruntime could not start CUDA (its log says why): it needs a driver, and the CUDA "
+                    "and cuDNN release it was built for; or use device cpu"
                 )
             log.warning("device auto: CUDA could not be started, running on the CPU")
             self.provider = "cpu"
@@ -103,7 +103,8 @@ def _choose_provider(device: Device) -> tuple[str, list[str]]:
         return "cuda", ["CUDAExecutionProvider", "CPUExecutionProvider"]
     if device == "cuda":
         raise EngineUnavailable(
-            f"device cuda: this onnxruntime has {available} only; install the `gpu` extra, or use device cpu"
+            f"device cuda: this onnxruntime has {available} only: `pip uninstall onnxruntime`, then "
+            "`pip install onnxruntime-gpu`; or use device cpu"
         )
     return "cpu", ["CPUExecutionProvider"]
 

@@ -7,6 +7,7 @@ Exit codes: 0 stopped when asked to; 1 a mistake in the service; 2 a setting is 
 import asyncio
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from lengnuan.model.engine import Engine
 from lengnuan.model.errors import BundleRefused, EngineUnavailable
 from lengnuan.service.app import create_app
 from lengnuan.service.lifecycle import Lifecycle
@@ -35,6 +37,8 @@ EXIT_CODES: dict[type[Exception], int] = {
 }
 FIRST_TEXT = "这部电影虽然前半段节奏很慢，但结尾非常精彩"
 BACKLOG = 2048
+# Bytes of a request's first line and headers together; a body has limits of its own.
+MAX_HEAD_BYTES = 1 << 16
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,8 +59,12 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def serve(settings: Settings) -> None:
-    """Listen, load, answer, and on a signal drain.
+def serve(settings: Settings, engine: Engine | None = None) -> None:
+    """Listen, load, answer, and on a signal drain. Ends the process itself if the engine is still busy then.
+
+    Args:
+        settings: what to serve, and how.
+        engine: runs the bundle's graph; None opens the bundle's own.
 
     Raises:
         AddressRefused: the address can't be used.
@@ -64,7 +72,7 @@ def serve(settings: Settings) -> None:
         SettingsRefused: a limit does not fit the model.
     """
     listening = _listen(settings.host, settings.port)
-    app = create_app(settings)
+    app = create_app(settings, engine)
     lifecycle: Lifecycle = app.state.lifecycle
     config = uvicorn.Config(
         app,
@@ -72,6 +80,9 @@ def serve(settings: Settings) -> None:
         access_log=False,
         server_header=False,
         lifespan="on",
+        # The other parser, httptools, loses the body of a request with `Upgrade: h2c` and has no limit for headers.
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
@@ -80,8 +91,13 @@ def serve(settings: Settings) -> None:
     log.info("listening", extra={"fields": {"url": url, "settings": settings.model_dump(mode="json")}})
     with listening, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_run(uvicorn.Server(config), listening, lifecycle, settings.drain_delay_s, url))
+    log.info("stopped")
     if lifecycle.failure is not None:
         raise lifecycle.failure
+    if lifecycle.thread.busy:
+        log.warning("the engine is still busy and is left behind")
+        logging.shutdown()
+        os._exit(0)  # an ordinary exit would wait for the engine's thread, which may be stuck for ever
 
 
 async def _run(
@@ -90,15 +106,20 @@ async def _run(
     loop = asyncio.get_running_loop()
 
     def close() -> None:
+        lifecycle.drain()
         server.should_exit = True
 
     def leave() -> None:
-        if lifecycle.draining or not lifecycle.settled.is_set():
-            close()  # asked twice, or with nothing to drain: don't wait
-            return
-        log.info("draining", extra={"fields": {"drain_delay_s": drain_delay_s}})
-        lifecycle.drain()
-        loop.call_later(drain_delay_s, close)
+        if lifecycle.draining:  # asked twice: whoever still waits is told so
+            close()
+            for task in server.server_state.tasks:
+                task.cancel()
+        elif not lifecycle.settled.is_set():
+            close()
+        else:
+            log.info("draining; signal again (Ctrl-C) to stop now", extra={"fields": {"drain_delay_s": drain_delay_s}})
+            lifecycle.drain()
+            loop.call_later(drain_delay_s, close)
 
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     await asyncio.sleep(0)  # its first step puts uvicorn's signal handlers in place, which would close at once
@@ -125,8 +146,9 @@ async def _announce(lifecycle: Lifecycle, url: str, close: Callable[[], None]) -
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()  # every address of the machine, of either kind
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         raise AddressRefused(f"can't listen on {host} port {port}: {error.strerror or error}") from error
 

@@ -3,6 +3,7 @@
 Pure ASGI, so that a client's hanging up stays visible inside.
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -12,7 +13,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lengnuan.service.errors import ClientClosed, InternalError, error_response
+from lengnuan.service.errors import ClientClosed, InternalError, NotReady, ServiceError, error_response
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.metrics import Metrics
 
@@ -29,9 +30,12 @@ _QUIET_ROUTES = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
 class Access:
     """Outermost middleware.
 
+    HEAD is answered as GET: the server leaves out the body.
+
     Args:
         app: what answers.
-        lifecycle: while it drains, clients are told to close their connections.
+        lifecycle: while it drains, clients are told to close their connections; a request that the server gives up
+            then, as it does at the end of `shutdown_timeout_s`, is answered with `NotReady`.
         metrics: where requests are measured.
     """
 
@@ -41,15 +45,19 @@ class Access:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
+        """Answer one request; let the start and the end of the service through."""
+        if scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
             await self._app(scope, receive, send)
-            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(Headers(scope=scope))
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        started = time.monotonic()
-        status = 0
+        method, started, status = scope["method"], time.monotonic(), 0
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -61,6 +69,10 @@ class Access:
                     headers["Connection"] = "close"
             await send(message)
 
+        async def refuse(error: ServiceError) -> None:
+            state["code"] = error.code
+            await error_response(error, request_id)(scope, receive, answer)
+
         self._metrics.http_in_flight.inc()
         try:
             await self._app(scope, receive, answer)
@@ -68,19 +80,35 @@ class Access:
             _log_mistake(error, request_id)
             if status:
                 raise  # half an answer is out: the server closes the connection
-            mistake = InternalError("the service made a mistake; its log has it under the request id")
-            await error_response(mistake, request_id)(scope, receive, answer)
+            await refuse(InternalError("the service made a mistake; its log has it under the request id"))
+        except asyncio.CancelledError:
+            if status or not self._lifecycle.draining:
+                raise
+            await refuse(NotReady("the service shut down before the answer was there"))
         finally:
             self._metrics.http_in_flight.dec()
-            self._finish(scope, status or ClientClosed.status, time.monotonic() - started)
+            self._finish(scope, method, status or ClientClosed.status, time.monotonic() - started)
 
-    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
-        """Measure and log: the route's template, never the path, which may hold anything."""
-        route = getattr(scope.get("route"), "path", UNMATCHED)
-        self._metrics.observe_http(route, scope["method"], status, seconds)
-        fields = {"route": route, "method": scope["method"], "status": status, "duration_ms": round(seconds * 1000, 3)}
+    def _finish(self, scope: Scope, method: str, status: int, seconds: float) -> None:
+        """Measure and log."""
+        route = _template(scope)
+        self._metrics.observe_http(route, method, status, seconds)
+        fields = {"route": route, "method": method, "status": status, "duration_ms": round(seconds * 1000, 3)}
         fields |= {name: scope["state"][name] for name in ("request_id", "items", "code") if name in scope["state"]}
         log.log(logging.DEBUG if route in _QUIET_ROUTES else logging.INFO, "request", extra={"fields": fields})
+
+
+def _template(scope: Scope) -> str:
+    """The path under which the route was registered, never that of the request, which may hold anything."""
+    if "route" in scope:
+        return str(scope["route"].path)
+    # FastAPI names only its own routes in the scope. A plain route (/openapi.json) and a mount (the files of /docs)
+    # are known by what they call.
+    called = scope.get("endpoint")
+    for route in scope["app"].routes if called else ():
+        if called in (getattr(route, "endpoint", None), getattr(route, "app", None)):
+            return str(route.path)
+    return UNMATCHED
 
 
 def _request_id(headers: Headers) -> str:

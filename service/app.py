@@ -78,6 +78,7 @@ def _from_starlette(error: Exception) -> ServiceError:
         return NotFound("no such path; /docs lists them")
     if error.status_code == 405:
         refusal = MethodNotAllowed("the path has no such method")
-        refusal.headers = dict(error.headers or {})
+        allowed = (error.headers or {}).get("Allow", "").split(", ")
+        refusal.headers = {"Allow": ", ".join(sorted({*allowed, *(["HEAD"] if "GET" in allowed else [])}))}
         return refusal
     return InvalidRequest("the request can't be read")

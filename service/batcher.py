@@ -9,7 +9,6 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +19,7 @@ from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded, ServiceError
 from lengnuan.service.metrics import Metrics
+from lengnuan.service.thread import EngineThread
 
 log = logging.getLogger(__name__)
 
@@ -124,12 +124,13 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
 
 
 class Batcher:
-    """Runs waiting rows through one engine, one batch at a time, in a thread of its own.
+    """Runs waiting rows through one engine, one batch at a time.
 
     Args:
-        engine: called from the batcher's thread only.
+        engine: called in `thread` only.
         limits: what may run and wait.
         metrics: where queue, batches and failures are counted.
+        thread: where the engine runs; stopped by whoever made it.
 
     Attributes:
         waiting: rows in the queue, oldest first.
@@ -138,12 +139,12 @@ class Batcher:
         failed_batches: batches without a single answer, in a row, up to now.
     """
 
-    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics, thread: EngineThread) -> None:
         self._engine = engine
         self._limits = limits
         self._metrics = metrics
         self._arrived = asyncio.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._thread = thread
         self._task: asyncio.Task[None] | None = None
         self._running: list[Pending] = []
         self._tokens_per_s = 0.0
@@ -166,7 +167,6 @@ class Batcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._executor.shutdown(wait=False)
 
     async def score(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Scored | ServiceError]:
         """Logits of each row, in their order; the error in its place for a row that failed or came too late.
@@ -251,7 +251,7 @@ class Batcher:
         self._running = batch.rows
         started = self.running_since = time.monotonic()
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, batch.rows)
+            answers = await self._thread.run(self._compute, batch.rows)
         finally:
             self.running_since = None
         infer_s = time.monotonic() - started

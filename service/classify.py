@@ -5,64 +5,33 @@ number of the input line. A row that can't be classified keeps its place and hol
 """
 
 import argparse
-import dataclasses
+import io
 import itertools
-import json
 import logging
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from tqdm import tqdm
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
-from lengnuan.model.engine import Engine, Logits, OnnxEngine, replay_golden, score
+from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.errors import ModelError
-from lengnuan.model.probabilities import decide
-from lengnuan.model.rows import FORMATS, Blank, Line, Rejected, Row, Source, UnreadableFile, read_rows, read_stream
-from lengnuan.model.text import has_lone_surrogate
+from lengnuan.model.rows import FORMATS, Line, Row, Source, UnreadableFile, read_rows, read_stream
+from lengnuan.service.offline import Answering, Tally, UsageError, json_line, words
+from lengnuan.service.resume import resume
 
 log = logging.getLogger(__name__)
 
 # Rows that are held in memory, sorted by length and written together.
 CHUNK_ROWS = 2048
 SECONDS_BETWEEN_LINES = 30.0
-LINES_NAMED = 10  # input lines at fault that the last message lists
 
 EXIT_BAD_ROWS, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
-
-Item = dict[str, Any]
-
-
-class UsageError(Exception):
-    """Options that do not go together, or an output file that is not this command's."""
-
-
-@dataclasses.dataclass
-class Tally:
-    """What has become of the rows so far."""
-
-    rows: int = 0
-    bad: int = 0
-    bad_lines: list[int] = dataclasses.field(default_factory=list)
-    last_line: int = 0
-
-    def add(self, item: Item) -> None:
-        """Count a row that is written."""
-        self.rows += 1
-        self.last_line = item["line"]
-        if "error" in item:
-            self.bad += 1
-            self.bad_lines += [item["line"]] if self.bad <= LINES_NAMED else []
-
-    def __str__(self) -> str:
-        lines = ", ".join(map(str, self.bad_lines)) + (", …" if self.bad > LINES_NAMED else "")
-        return f"{self.bad} of {self.rows} rows have an error in place of an answer: line {lines}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,19 +98,18 @@ def _run(arguments: argparse.Namespace) -> Tally:
     bundle = Bundle.load(arguments.bundle)
     engine = OnnxEngine(bundle.model_file, arguments.device, arguments.threads)
     replay_golden(bundle, engine)
-    rows = _rows(arguments)
-    tally = _resume(arguments.output, rows) if arguments.resume and arguments.output.exists() else Tally()
+    answering = Answering(bundle, engine, arguments.text_column, arguments.batch_tokens)
+    rows, tally = _rows(arguments), Tally()
+    if arguments.resume and arguments.output.exists():
+        tally = resume(arguments.output, rows, answering, CHUNK_ROWS)
     chunks = _chunks(rows, _chunk_rows(arguments))
     chunks = itertools.chain([next(chunks, [])], chunks)  # what can't be read is found before anything is overwritten
     in_words = bool(arguments.texts) and not arguments.output and sys.stdout.isatty()
-    with _open_output(arguments) as output, _progress_bar(arguments, tally.rows) as bar:
+    with _open_output(arguments, in_words) as output, _progress_bar(arguments, tally.rows) as bar:
         last_said = time.monotonic()
         for chunk in chunks:
-            texts = [_text_of(line, arguments.text_column) for line in chunk]
-            answers = _answer(bundle, engine, texts, arguments.batch_tokens)
-            for line, text, answer in zip(chunk, texts, answers, strict=True):
-                item = {"index": tally.rows, "line": line.line} | answer
-                output.write((_in_words(item, text) if in_words else json.dumps(item, ensure_ascii=False)) + "\n")
+            for row, item in zip(chunk, answering.items(chunk, tally.rows), strict=True):
+                output.write(words(item, row, arguments.text_column) if in_words else json_line(item))
                 tally.add(item)
             output.flush()
             bar.update(len(chunk))
@@ -182,98 +150,12 @@ def _chunks(rows: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield chunk
 
 
-def _text_of(line: Line, text_column: str) -> str | Item:
-    """The text of a row, or the error that stands in its place."""
-    if isinstance(line, Blank):
-        return _error("empty_text", "the line is blank")
-    if isinstance(line, Rejected):
-        return _error("invalid_row", line.reason)
-    text = line.fields.get(text_column)
-    if not isinstance(text, str):
-        return _error("invalid_row", f"{text_column} is missing or not a string")
-    if has_lone_surrogate(text):
-        return _error("invalid_unicode", "the text holds half of a surrogate pair")
-    return text
-
-
-def _error(code: str, message: str) -> Item:
-    return {"error": {"code": code, "message": message}}
-
-
-def _answer(bundle: Bundle, engine: Engine, texts: Sequence[str | Item], batch_tokens: int) -> list[Item]:
-    """One answer a text, in order; an error among them stays as it is."""
-    ids = [bundle.tokenizer.encode(text) if isinstance(text, str) else [] for text in texts]
-    real = [row for row in ids if row]
-    logits = iter(score(engine, real, bundle.manifest.max_tokens, batch_tokens) if real else ())
-    answers: list[Item] = []
-    for text, row in zip(texts, ids, strict=True):
-        if row:
-            answers.append(_item(bundle, next(logits), len(row)))
-        elif isinstance(text, str):
-            answers.append(_error("empty_text", "the text has no visible character"))
-        else:
-            answers.append(text)
-    return answers
-
-
-def _item(bundle: Bundle, logits: Logits, tokens: int) -> Item:
-    """The fields of `lengnuan.service.schemas.Classification`."""
-    manifest = bundle.manifest
-    prediction = decide(logits, manifest.labels, manifest.temperature, manifest.abstain_threshold)
-    return {
-        "label": prediction.label,
-        "confidence": prediction.confidence,
-        "probs": prediction.probabilities,
-        "num_classes": len(manifest.labels),
-        "truncated": tokens > manifest.max_tokens,
-        "tokens": tokens,
-        "tokens_used": min(tokens, manifest.max_tokens),
-        "abstained": prediction.abstained,
-    }
-
-
-def _in_words(item: Item, text: str | Item) -> str:
-    if "error" in item:
-        return f"{item['error']['code']}: {item['error']['message']}"
-    uncertain = " (uncertain)" if item["abstained"] else ""
-    return f"{item['label']} {item['confidence']:.3f}{uncertain} {text}"
-
-
-def _resume(output: Path, rows: Iterator[Line]) -> Tally:
-    """Cut `output` back to whole chunks and skip the rows that they answer.
-
-    A chunk is always scored as a whole: batches of another make-up would change the last digits of an answer, and
-    the finished file would differ from that of a run that was never interrupted.
-
-    Raises:
-        UsageError: the file was not written from these rows.
-    """
-    found, kept, end, position = Tally(), Tally(), 0, 0
-    with output.open("rb") as file:
-        for line in itertools.takewhile(lambda line: line.endswith(b"\n"), file):
-            found.add(_read_back(output, line, found.rows))
-            position += len(line)
-            if found.rows % CHUNK_ROWS == 0:
-                kept, end = dataclasses.replace(found, bad_lines=list(found.bad_lines)), position
-    last = deque((line.line for line in itertools.islice(rows, kept.rows)), maxlen=1)
-    if kept.rows and list(last) != [kept.last_line]:
-        raise UsageError(f"{output}: row {kept.rows} answers line {kept.last_line}, which is no such row of --input")
-    os.truncate(output, end)
-    return kept
-
-
-def _read_back(output: Path, line: bytes, index: int) -> Item:
-    try:
-        item = json.loads(line)
-        if item["index"] == index and isinstance(item["line"], int):
-            return dict(item)
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise UsageError(f"{output}: line {index + 1} is not an answer of this command; --resume needs its own output")
-
-
-def _open_output(arguments: argparse.Namespace) -> "nullcontext[TextIO] | TextIO":
+def _open_output(arguments: argparse.Namespace, in_words: bool) -> "nullcontext[TextIO] | TextIO":
     if not arguments.output:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # JSON is UTF-8 whatever the locale says; words are for a terminal, which may lack some characters.
+            encoding, errors = (None, "backslashreplace") if in_words else ("utf-8", None)
+            sys.stdout.reconfigure(encoding=encoding, errors=errors)
         return nullcontext(sys.stdout)
     path: Path = arguments.output
     return path.open("a" if arguments.resume else "w", encoding="utf-8", newline="\n")

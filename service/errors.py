@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 Outcome = Literal["ok", "truncated_ok", "invalid", "too_long", "shed", "expired", "cancelled", "failed"]
-Stage = Literal["tokenize", "queue", "infer"]
+Stage = Literal["read", "tokenize", "queue", "infer"]
 
 
 class ErrorDetail(BaseModel):
@@ -234,8 +234,10 @@ class DeadlineExceeded(ServiceError):
     status, code, outcome = 504, "deadline_exceeded", "expired"
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(f"the deadline passed in stage {stage}", param="timeout_ms")
+        super().__init__(f"the deadline passed in stage {stage}", param=None if stage == "read" else "timeout_ms")
         self.stage = stage
+        if stage == "read":
+            self.headers = {"Connection": "close"}  # or the rest of the body might trickle in for ever
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "stage": self.stage}

@@ -14,6 +14,7 @@ from lengnuan.service.errors import NotReady
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings, SettingsRefused
+from lengnuan.service.thread import EngineThread
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Lifecycle:
         failure: why the model can't be served.
         draining: the service is on its way out, and still answers.
         served: the loaded model.
+        thread: where the engine is opened and run; may still be busy after `stop`.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, engine: Engine | None = None) -> None:
@@ -42,6 +44,7 @@ class Lifecycle:
         self.failure: Exception | None = None
         self.draining = False
         self.served: ServedModel | None = None
+        self.thread = EngineThread()
 
     def start(self) -> None:
         """Begin to load; returns at once, so that probes are answered meanwhile."""
@@ -51,15 +54,16 @@ class Lifecycle:
         self._loading = asyncio.create_task(self._load())
 
     async def stop(self) -> None:
-        """End loading or serving; whoever still waits gets `NotReady`."""
+        """End loading or serving; whoever still waits gets `NotReady`. Doesn't wait for the engine itself."""
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.wait([self._loading])
         if self.served is not None:
             await self.served.stop()
+        self.thread.stop()
 
     def drain(self) -> None:
-        """Tell the load balancer to look elsewhere; what still arrives is answered."""
+        """Tell the load balancer to look elsewhere; what still arrives is answered, on connections that then close."""
         self.draining = True
 
     def model(self) -> ServedModel:
@@ -113,8 +117,8 @@ class Lifecycle:
 
     async def _load(self) -> None:
         try:
-            bundle, engine = await asyncio.to_thread(self._open)
-            self.served = ServedModel(bundle, engine, self._settings, self._metrics)
+            bundle, engine = await self.thread.run(self._open)
+            self.served = ServedModel(bundle, engine, self._settings, self._metrics, self.thread)
             self.served.start()
         except (ModelError, SettingsRefused) as error:
             self.failure = error
@@ -125,7 +129,7 @@ class Lifecycle:
             self.settled.set()
 
     def _open(self) -> tuple[Bundle, Engine]:
-        """In a thread: everything that must succeed before the first request."""
+        """In the engine's thread: everything that must succeed before the first request."""
         started = time.monotonic()
         bundle = Bundle.load(self._settings.bundle)
         manifest = bundle.manifest

@@ -28,6 +28,12 @@ def configure_logging(level: str, stream: TextIO, log_format: LogFormat = "auto"
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # The server's own lines repeat ours, except when something is wrong.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_not_about_upgrades)
+
+
+def _is_not_about_upgrades(record: logging.LogRecord) -> bool:
+    """False for the two warnings, one of them an advice to install a package, that each `Upgrade: h2c` would make."""
+    return not record.getMessage().startswith(("Unsupported upgrade request", "No supported WebSocket library"))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

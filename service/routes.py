@@ -56,7 +56,8 @@ async def classify(request: Request) -> Response:
     """Classify one text or many. Answers are in the order of the texts."""
     started = time.monotonic()
     settings: Settings = request.app.state.settings
-    wanted = ClassifyRequest.from_body(await read_body(request, settings.max_body_bytes))
+    body = await read_body(request, settings.max_body_bytes, settings.request_timeout_s)
+    wanted = ClassifyRequest.from_body(body)
     received = time.monotonic()
     served = _lifecycle(request).model()
     _check(wanted, served, settings)

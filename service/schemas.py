@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lengnuan.model.bundle import Precision
+from lengnuan.model.text import has_lone_surrogate
 from lengnuan.service.errors import (
     EmptyBody,
     ErrorDetail,
@@ -19,6 +20,8 @@ from lengnuan.service.errors import (
 )
 
 OnLong = Literal["truncate", "error"]
+# Far above every limit of the service, and short enough to be repeated in an error.
+LARGEST = 2**31 - 1
 
 _NAMEABLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _BOM = b"\xef\xbb\xbf"
@@ -38,17 +41,22 @@ class ClassifyRequest(BaseModel):
         json_schema_extra={"example": {"input": ["这部电影虽然前半段节奏很慢，但结尾非常精彩", "太难看了"]}},
     )
 
-    input: Annotated[str | list[str], Field(description="one text, or a list of them")]
+    # Without fail_fast, each element that is no text would make an error of its own: gigabytes from one body.
+    input: Annotated[
+        str | Annotated[list[str], Field(fail_fast=True)], Field(description="one text, or a list of them")
+    ]
     model: Annotated[str | None, Field(description="name of the served model; any other name is refused")] = None
     top_k: Annotated[
-        int | None, Field(ge=1, description="add `top`, the k most probable labels (all, if there are fewer)")
+        int | None,
+        Field(ge=1, le=LARGEST, description="add `top`, the k most probable labels (all, if there are fewer)"),
     ] = None
     return_logits: Annotated[bool, Field(description="add `logits`, in the order of the labels")] = False
     on_long: Annotated[OnLong, Field(description="cut a text that the model can't read whole, or refuse it")] = (
         "truncate"
     )
     timeout_ms: Annotated[
-        int | None, Field(ge=1, description="give up after this long; at most the service's own limit")
+        int | None,
+        Field(ge=1, le=LARGEST, description="give up after this long; at most the service's own limit"),
     ] = None
     partial: Annotated[bool, Field(description="answer 200 with an error in place of each text that failed")] = False
 
@@ -60,6 +68,12 @@ class ClassifyRequest(BaseModel):
             ServiceError: 400 for what is not JSON in UTF-8, 422 for JSON that is not such a request.
         """
         content = _read_json(body)
+        if not isinstance(content, dict):
+            raise InvalidRequest("the body must be a JSON object with the field input")
+        # Before anything else, since pydantic makes an error of each of them.
+        unknown = next((name for name in content if name not in cls.model_fields), None)
+        if unknown is not None:
+            raise _unknown_field(unknown)
         try:
             return cls.model_validate(content)
         except ValidationError as error:
@@ -217,20 +231,21 @@ def _refuse_constant(name: str) -> NoReturn:
     raise InvalidJson(f"the body has {name}, which is not JSON")
 
 
-def _refusal(error: ValidationError) -> ServiceError:
-    """The one problem worth telling: an unknown field, else the deepest (a union reports every branch it tried)."""
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden", len(p["loc"])))
-    name = str(problem["loc"][0]) if problem["loc"] else ""
-    if problem["type"] == "string_unicode":
+def _unknown_field(name: str) -> ServiceError:
+    if has_lone_surrogate(name):
         return InvalidUnicode("the name of a field holds half of a surrogate pair")
-    if problem["type"] == "extra_forbidden":
-        param = name if _NAMEABLE.fullmatch(name) else None
-        return UnknownField(f"unknown field {param or '(its name is not repeated here)'}", param=param)
-    if not name:
-        return InvalidRequest("the body must be a JSON object with the field input")
+    param = name if _NAMEABLE.fullmatch(name) else None
+    return UnknownField(f"unknown field {param or '(its name is not repeated here)'}", param=param)
+
+
+def _refusal(error: ValidationError) -> ServiceError:
+    """The one problem worth telling: the deepest, since a union reports every branch that it tried."""
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    problem = max(problems, key=lambda p: len(p["loc"]))
+    name, last = str(problem["loc"][0]), problem["loc"][-1]
+    if problem["type"] == "string_unicode":
+        return InvalidUnicode(f"{name} holds half of a surrogate pair", param=name)
     if name == "input" and problem["type"] != "missing":
-        last = problem["loc"][-1]
         return InvalidRequest(
             "input must be a string or a list of strings", param="input", index=last if isinstance(last, int) else None
         )

@@ -26,6 +26,7 @@ from lengnuan.service.errors import (
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.schemas import OnLong
 from lengnuan.service.settings import Settings
+from lengnuan.service.thread import EngineThread
 
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
@@ -74,12 +75,15 @@ class ServedModel:
         engine: runs the bundle's graph.
         settings: limits.
         metrics: where texts, queue and batches are measured.
+        thread: where the engine runs.
     """
 
-    def __init__(self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics, thread: EngineThread
+    ) -> None:
         self.bundle = bundle
         self.engine = engine
-        self.batcher = Batcher(engine, _limits(settings), metrics)
+        self.batcher = Batcher(engine, _limits(settings), metrics, thread)
         self._max_chars = settings.max_chars
         self._metrics = metrics
         # One thread: more of them would only fight the event loop for the interpreter's lock.

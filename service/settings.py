@@ -19,12 +19,19 @@ class SettingsRefused(Exception):
     """A setting has an impossible value; the message names it, by flag and by environment variable."""
 
 
+def name_of(setting: str) -> str:
+    """Both names under which a setting is given, for instance `--max-texts (LENGNUAN_MAX_TEXTS)`."""
+    return f"--{setting.replace('_', '-')} ({PREFIX}{setting.upper()})"
+
+
 class Settings(BaseSettings):
     """Serve one bundle over HTTP. Every flag is also an environment variable: --max-texts is LENGNUAN_MAX_TEXTS."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
+        env_ignore_empty=True,
         frozen=True,
+        allow_inf_nan=False,
         extra="forbid",
         cli_prog_name="lengnuan-serve",
         cli_kebab_case=True,
@@ -52,7 +59,7 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(10.0, gt=0.0, description="longest wait for an answer; requests may ask for less")
     keep_alive_s: int = Field(75, ge=1, description="idle time before a connection is closed; above the proxy's own")
     drain_delay_s: float = Field(5.0, ge=0.0, description="time between SIGTERM and the end of accepting connections")
-    shutdown_timeout_s: int = Field(20, ge=1, description="time after that for what is still running")
+    shutdown_timeout_s: int = Field(20, ge=1, description="time after that for what is running; the rest gets 503")
 
     stalled_after_s: float = Field(5.0, gt=0.0, description="a run longer than this makes the service not ready")
     dead_after_s: float = Field(60.0, gt=0.0, description="a run longer than this makes the service not alive")
@@ -62,11 +69,13 @@ class Settings(BaseSettings):
     def _check_together(self) -> Self:
         if self.queue_items < self.max_texts:
             raise ValueError(
-                f"queue_items is {self.queue_items}: a request of max_texts ({self.max_texts}) could never be admitted"
+                f"{name_of('queue_items')} is {self.queue_items}: "
+                f"a request of {name_of('max_texts')} {self.max_texts} could never be admitted"
             )
         if self.dead_after_s < self.stalled_after_s:
             raise ValueError(
-                f"dead_after_s ({self.dead_after_s:g}) is below stalled_after_s ({self.stalled_after_s:g})"
+                f"{name_of('dead_after_s')} is {self.dead_after_s:g}, "
+                f"below {name_of('stalled_after_s')} {self.stalled_after_s:g}"
             )
         return self
 
@@ -92,13 +101,13 @@ class Settings(BaseSettings):
         longest = manifest.max_tokens
         if self.max_batch_tokens < longest:
             raise SettingsRefused(
-                f"max_batch_tokens ({PREFIX}MAX_BATCH_TOKENS) is {self.max_batch_tokens}, "
+                f"{name_of('max_batch_tokens')} is {self.max_batch_tokens}, "
                 f"but one text of model {manifest.name} has up to {longest} tokens"
             )
         if self.queue_tokens < self.max_texts * longest:
             raise SettingsRefused(
-                f"queue_tokens ({PREFIX}QUEUE_TOKENS) is {self.queue_tokens}, but one request of max_texts "
-                f"({self.max_texts}) has up to {self.max_texts * longest} tokens with model {manifest.name}"
+                f"{name_of('queue_tokens')} is {self.queue_tokens}, but one request of {name_of('max_texts')} "
+                f"{self.max_texts} has up to {self.max_texts * longest} tokens with model {manifest.name}"
             )
 
 
@@ -109,6 +118,7 @@ def unknown_variables() -> list[str]:
 
 
 def _explain(problem: ErrorDetails) -> str:
-    name = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{name} ({PREFIX}{name.upper()}): {message}, not {problem['input']!r}" if name else message
+    if not problem["loc"]:  # of several settings, which the message names
+        return message
+    return f"{name_of(str(problem['loc'][0]))}: {message}, not {problem['input']!r}"

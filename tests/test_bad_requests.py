@@ -1,5 +1,6 @@
 """Whatever comes in: the one error shape, the right code, less than 2 KB, and nothing of the caller's text."""
 
+import asyncio
 import json
 import logging
 import random
@@ -134,9 +135,11 @@ def test_other_content_types(tmp_path: Path, headers: dict[str, str]) -> None:
 async def test_wrong_method_and_unknown_path(tmp_path: Path) -> None:
     async with serving(tmp_path) as (client, _):
         method = await client.get(URL)
+        probe = await client.post("/livez")
         path = await client.get(f"/v1/{CANARY}")
     check_error(method, 405, "method_not_allowed")
     assert method.headers["Allow"] == "POST"
+    assert probe.headers["Allow"] == "GET, HEAD"
     check_error(path, 404, "not_found")
 
 
@@ -145,6 +148,46 @@ async def test_a_timeout_above_the_services_own(tmp_path: Path) -> None:
     async with serving(tmp_path, request_timeout_s=2) as (client, _):
         reply = await client.post(URL, json={"input": "好", "timeout_ms": 2001})
     assert check_error(reply, 422, "invalid_request")["limit"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ('{"input": "a", "timeout_ms": 2147483647}', "invalid_request"),
+        ('{"input": "a", "timeout_ms": %s}' % ("9" * 4200), "invalid_request"),
+        ('{"input": "a", "top_k": %s}' % ("9" * 4200), "invalid_request"),
+        ('{"input": "a", "%s": 1}' % ("f" * 64), "unknown_field"),
+        ('{"input": "a", "on_long": "%s"}' % ("f" * 5000), "invalid_request"),
+    ],
+)
+def test_the_largest_values_make_no_large_error(tmp_path: Path, body: str, code: str) -> None:
+    @async_test
+    async def run() -> None:
+        async with serving(tmp_path) as (client, _):
+            headers = {**JSON_TYPE, "X-Request-Id": "x" * 5000}
+            check_error(await client.post(URL, content=body, headers=headers), 422, code)
+
+    run()
+
+
+@async_test
+async def test_an_announced_size_of_thousands_of_digits_is_not_repeated(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_body_bytes=10) as (client, _):
+        headers = {**JSON_TYPE, "Content-Length": "9" * 5000}
+        reply = await client.post(URL, content=b'{"input": "a"}', headers=headers)
+    assert check_error(reply, 413, "body_too_large")["actual"] == 14
+
+
+@async_test
+async def test_a_body_that_comes_too_slowly_is_504_and_ends_the_connection(tmp_path: Path) -> None:
+    async def half() -> AsyncIterator[bytes]:
+        yield b'{"input": '
+        await asyncio.Event().wait()
+
+    async with serving(tmp_path, request_timeout_s=0.05) as (client, _):
+        reply = await client.post(URL, content=half(), headers=JSON_TYPE)
+    assert check_error(reply, 504, "deadline_exceeded")["stage"] == "read"
+    assert reply.headers["Connection"] == "close"
 
 
 @async_test

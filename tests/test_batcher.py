@@ -13,6 +13,7 @@ from lengnuan.service import batcher as batcher_module
 from lengnuan.service.batcher import Batcher, Limits, Scored
 from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded
 from lengnuan.service.metrics import Metrics
+from lengnuan.service.thread import EngineThread
 
 LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
 POISON_ID, NAN_ID = 200, 201
@@ -20,14 +21,15 @@ POISON_ID, NAN_ID = 200, 201
 
 @asynccontextmanager
 async def started(engine: FakeEngine, limits: Limits = LIMITS) -> AsyncIterator[tuple[Batcher, Metrics]]:
-    metrics = Metrics()
-    batcher = Batcher(engine, limits, metrics)
+    metrics, thread = Metrics(), EngineThread()
+    batcher = Batcher(engine, limits, metrics, thread)
     batcher.start()
     try:
         yield batcher, metrics
     finally:
         engine.gate.set()
         await batcher.stop()
+        thread.stop()
 
 
 def soon() -> float:

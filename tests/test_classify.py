@@ -1,17 +1,18 @@
 import gzip
 import io
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from classify_fixtures import items, review_file
 from tiny_bundle import LABELS, MAX_TOKENS, write_tiny_bundle
 
-from lengnuan.service import classify
+from lengnuan.service import offline
 from lengnuan.service.classify import main
+from lengnuan.service.schemas import Classification
 
+COMMAND = [sys.executable, "-m", "lengnuan.service.classify"]
 PLACE = ["index", "line"]
 FIELDS = ["label", "confidence", "probs", "num_classes", "truncated", "tokens", "tokens_used", "abstained"]
 
@@ -21,26 +22,8 @@ def use_the_tiny_bundle(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LENGNUAN_BUNDLE", str(tiny_bundle))
 
 
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classify, "CHUNK_ROWS", 4)
-
-
 def type_in(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-
-def items(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def review_file(folder: Path, rows: int = 30) -> Path:
-    """Texts of mixed lengths, a blank line at row 7 and a line without a tab at row 11."""
-    lines = [f"{'电影很!ab'[: i % 6]}{'好差'[i % 2] * 2}\t{i % 2}" for i in range(rows)]
-    lines[7], lines[11] = "", "没有制表符"
-    file = folder / "reviews.tsv"
-    file.write_text("\n".join(["text\tlabel", *lines, ""]), encoding="utf-8")
-    return file
 
 
 def test_texts_given_as_arguments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +34,13 @@ def test_texts_given_as_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert found[0]["confidence"] == max(found[0]["probs"])
     assert sum(found[0]["probs"]) == pytest.approx(1.0)
     assert found[0]["num_classes"] == len(LABELS)
+
+
+def test_an_answer_has_the_fields_of_one_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["好"])
+    (found,) = items(capsys.readouterr().out)
+    always = {name for name, field in Classification.model_fields.items() if field.is_required()}
+    assert found.keys() - {"line"} == always
 
 
 def test_a_long_text_is_marked_as_truncated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,48 +154,6 @@ def test_a_file_of_bad_rows_alone(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(items(capsys.readouterr().out)) == 2
 
 
-@pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("cut_at", [0.0, 0.02, 0.3, 0.5, 0.77, 0.999, 1.0])
-def test_a_resumed_run_writes_the_same_file(tmp_path: Path, cut_at: float) -> None:
-    argv = ["--input", str(review_file(tmp_path)), "--output", str(tmp_path / "answers.jsonl"), "--resume"]
-    assert main(argv) == 1
-    whole = (tmp_path / "answers.jsonl").read_bytes()
-    (tmp_path / "answers.jsonl").write_bytes(whole[: int(len(whole) * cut_at)])
-    assert main(argv) == 1
-    assert (tmp_path / "answers.jsonl").read_bytes() == whole
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_bad_rows_of_the_first_run_still_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    argv = ["--input", str(review_file(tmp_path)), "--output", str(tmp_path / "answers.jsonl"), "--resume"]
-    main(argv)
-    caplog.clear()
-    assert main(argv) == 1
-    assert "2 of 30 rows have an error in place of an answer: line 9, 13" in caplog.text
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_resume_refuses_an_output_of_another_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    output = tmp_path / "answers.jsonl"
-    main(["--input", str(review_file(tmp_path)), "--output", str(output)])
-    before = output.read_bytes()
-    (tmp_path / "other.txt").write_text("好\n" * 3, encoding="utf-8")
-    assert main(["--input", str(tmp_path / "other.txt"), "--output", str(output), "--resume"]) == 2
-    assert f"{output}: row 28 answers line 29, which is no such row of --input" in caplog.text
-    assert output.read_bytes() == before
-
-
-@pytest.mark.parametrize("content", ["my notes\n", '{"text": "好"}\n', '{"index": 5, "line": 5}\n', "[]\n"])
-def test_resume_refuses_a_file_that_is_no_output(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
-) -> None:
-    output = tmp_path / "answers.jsonl"
-    output.write_text(content, encoding="utf-8")
-    assert main(["--input", str(review_file(tmp_path)), "--output", str(output), "--resume"]) == 2
-    assert f"{output}: line 1 is not an answer of this command" in caplog.text
-    assert output.read_text(encoding="utf-8") == content
-
-
 def test_without_resume_the_output_is_written_anew(tmp_path: Path) -> None:
     output = tmp_path / "answers.jsonl"
     output.write_text("old\n" * 100, encoding="utf-8")
@@ -268,31 +216,53 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(classify, "score", interrupt)
+    monkeypatch.setattr(offline, "score", interrupt)
     assert main(["--input", str(review_file(tmp_path)), "--output", str(tmp_path / "answers.jsonl")]) == 130
     assert "--resume goes on from here" in caplog.text
 
 
-class Terminal(io.StringIO):
+class Terminal(io.TextIOWrapper):
+    def __init__(self, encoding: str) -> None:
+        super().__init__(io.BytesIO(), encoding)
+
     def isatty(self) -> bool:
         return True
 
+    def shown(self) -> str:
+        self.seek(0)
+        return self.read()
+
 
 def test_on_a_terminal_texts_are_answered_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
+    screen = Terminal("utf-8")
     monkeypatch.setattr(sys, "stdout", screen)
     assert main(["很好", " "]) == 1
-    first, second = screen.getvalue().splitlines()
+    first, second = screen.shown().splitlines()
     assert first.startswith("positive 0.9")
     assert first.endswith(" 很好")
     assert second.startswith("empty_text: ")
 
 
+def test_a_terminal_that_lacks_a_character_shows_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal("gbk")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["好😭"]) == 0
+    assert screen.shown().endswith(" 好\\U0001f62d\n")
+
+
+def test_json_is_utf8_whatever_the_locale_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "gbk")
+    (tmp_path / "a.jsonl").write_text('{"text": "好"}\n', encoding="utf-8")
+    options = ["--input", str(tmp_path / "a.jsonl"), "--text-column", "评论😭"]
+    done = subprocess.run([*COMMAND, *options], capture_output=True, check=False)
+    (found,) = items(done.stdout.decode("utf-8"))
+    assert found["error"]["message"].startswith("评论😭")
+
+
 def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("好\n" * 5000, encoding="utf-8")
-    command = [sys.executable, "-m", "lengnuan.service.classify", "--input", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([*COMMAND, "--input", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().startswith(b'{"index": 0')

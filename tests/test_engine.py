@@ -132,7 +132,7 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cuda_that_is_not_here_is_an_error(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_cuda(monkeypatch)
-    with pytest.raises(EngineUnavailable, match=r"has \['CPUExecutionProvider'\] only; install the `gpu` extra"):
+    with pytest.raises(EngineUnavailable, match=r"has \['CPUExecutionProvider'\] only: `pip uninstall onnxruntime`"):
         OnnxEngine(tiny_bundle / "model.onnx", "cuda")
 
 

@@ -172,6 +172,62 @@ async def test_stopping_answers_whoever_still_waits(tmp_path: Path) -> None:
 
 
 @async_test
+async def test_a_request_that_the_server_gives_up_while_draining_is_told_so(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(tmp_path, engine) as (client, app):
+        engine.gate.clear()
+        waiting = asyncio.create_task(client.post("/v1/classify", json={"input": "好"}))
+        await engine.wait_entered()
+        app.state.lifecycle.drain()
+        waiting.cancel()
+        reply = await waiting
+        labels = {"route": "/v1/classify", "method": "POST", "status": "503"}
+        assert value(app.state.metrics.registry, "http_requests_total", **labels) == 1
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "not_ready")
+    assert reply.headers["Connection"] == "close"
+
+
+@async_test
+async def test_a_request_that_is_cancelled_at_another_time_stays_cancelled(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(tmp_path, engine) as (client, _):
+        engine.gate.clear()
+        waiting = asyncio.create_task(client.post("/v1/classify", json={"input": "好"}))
+        await engine.wait_entered()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+
+
+@async_test
+async def test_an_engine_that_is_stuck_is_known_after_the_stop(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(tmp_path, engine) as (client, app):
+        lifecycle = app.state.lifecycle
+        engine.gate.clear()
+        waiting = asyncio.create_task(client.post("/v1/classify", json={"input": "好"}))
+        await engine.wait_entered()
+        await lifecycle.stop()
+        await waiting
+        assert lifecycle.thread.busy
+        engine.gate.set()
+        await eventually(lambda: not lifecycle.thread.busy)
+
+
+@pytest.mark.parametrize("path", [*PROBES, "/version"])
+@pytest.mark.parametrize("draining", [False, True])
+def test_head_is_the_status_of_get_without_a_body(tmp_path: Path, path: str, draining: bool) -> None:
+    @async_test
+    async def run() -> None:
+        async with serving(tmp_path) as (client, app):
+            app.state.lifecycle.draining = draining
+            get, head = await client.get(path), await client.head(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+
+    run()
+
+
+@async_test
 async def test_stopping_while_loading(tmp_path: Path) -> None:
     engine = FakeEngine()
     engine.gate.clear()

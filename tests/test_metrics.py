@@ -118,6 +118,33 @@ async def test_random_paths_and_methods_make_one_series(tmp_path: Path) -> None:
     assert len([line for line in page.splitlines() if line.startswith("lengnuan_http_requests_total")]) == 3
 
 
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/openapi.json", "/openapi.json"),
+        ("/docs", "/docs"),
+        ("/static-offline-docs/swagger-ui.css", "/static-offline-docs"),
+    ],
+)
+def test_the_documentation_has_routes_of_its_own(tmp_path: Path, path: str, route: str) -> None:
+    @async_test
+    async def run() -> None:
+        async with serving(tmp_path) as (client, app):
+            assert (await client.get(path)).status_code == 200
+            counted = value(app.state.metrics.registry, "http_requests_total", route=route, method="GET", status="200")
+        assert counted == 1
+
+    run()
+
+
+@async_test
+async def test_a_head_request_is_counted_as_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (client, app):
+        await client.head("/livez")
+        registry = app.state.metrics.registry
+        assert value(registry, "http_requests_total", route="/livez", method="HEAD", status="200") == 1
+
+
 @async_test
 async def test_the_age_of_the_oldest_text_is_read_at_the_scrape(tmp_path: Path) -> None:
     engine = FakeEngine()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from lengnuan.service.errors import ServiceError
 from lengnuan.service.schemas import ClassifyRequest
@@ -62,7 +63,9 @@ def test_gbk_gets_a_hint() -> None:
         ({"input": "a", "top_k": 0}, "top_k"),
         ({"input": "a", "top_k": 1.0}, "top_k"),
         ({"input": "a", "top_k": True}, "top_k"),
+        ({"input": "a", "top_k": 2**31}, "top_k"),
         ({"input": "a", "timeout_ms": 0}, "timeout_ms"),
+        ({"input": "a", "timeout_ms": 2**31}, "timeout_ms"),
         ({"input": "a", "partial": 1}, "partial"),
         ({"input": "a", "return_logits": "yes"}, "return_logits"),
         ({"input": "a", "on_long": "window"}, "on_long"),
@@ -83,6 +86,17 @@ def test_a_list_with_something_else_than_text_names_its_place(wrong: Any) -> Non
     assert refusal({"input": ["a", "b", wrong]}).index == 2
 
 
+def test_a_list_of_many_things_that_are_no_text_makes_one_error_for_each_type_of_input() -> None:
+    with pytest.raises(ValidationError) as error:
+        ClassifyRequest.model_validate({"input": ["a"] + [1] * 200_000})
+    assert [problem["loc"][1:] for problem in error.value.errors()] == [("str",), ("list[str]", 1)]
+
+
+def test_unknown_fields_are_refused_before_anything_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClassifyRequest, "model_validate", pytest.fail)
+    assert refusal({"input": "a", **{f"field{n}": n for n in range(1000)}}).param == "field0"
+
+
 def test_an_unknown_field_is_refused_by_name() -> None:
     error = refusal({"input": "a", "raw_score": True})
     assert (error.status, error.code, error.param) == (422, "unknown_field", "raw_score")
@@ -96,7 +110,13 @@ def test_a_name_that_could_be_somebodys_text_is_not_repeated(name: str) -> None:
 
 
 def test_half_a_surrogate_pair_in_a_name() -> None:
-    assert refusal(b'{"input": "a", "\\ud83d": 1}').code == "invalid_unicode"
+    error = refusal(b'{"input": "a", "\\ud83d": 1}')
+    assert (error.code, error.param) == ("invalid_unicode", None)
+
+
+def test_half_a_surrogate_pair_in_a_value_names_the_field() -> None:
+    error = refusal(b'{"input": "a", "on_long": "\\ud83d"}')
+    assert (error.code, error.param) == ("invalid_unicode", "on_long")
 
 
 JSON = st.recursive(

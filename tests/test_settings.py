@@ -6,7 +6,7 @@ import pytest
 from tiny_bundle import MAX_TOKENS, tiny_manifest, tiny_tokenizer
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE
-from lengnuan.service.settings import PREFIX, Settings, SettingsRefused, unknown_variables
+from lengnuan.service.settings import PREFIX, Settings, SettingsRefused, name_of, unknown_variables
 
 
 def refusal(*argv: str) -> str:
@@ -54,8 +54,19 @@ def test_a_bad_variable_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch)
     ("flag", "value"),
     [("--port", "65536"), ("--device", "tpu"), ("--max-batch-rows", "0"), ("--max-padding-share", "1.0")],
 )
-def test_a_value_out_of_range_is_refused_by_name(flag: str, value: str) -> None:
-    assert flag.removeprefix("--").replace("-", "_") in refusal(flag, value)
+def test_a_value_out_of_range_is_refused_by_both_names(flag: str, value: str) -> None:
+    assert f"{flag} ({PREFIX}{flag[2:].replace('-', '_').upper()})" in refusal(flag, value)
+
+
+@pytest.mark.parametrize("name", [name for name, field in Settings.model_fields.items() if field.annotation is float])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_no_time_and_no_share_is_without_end(name: str, value: str) -> None:
+    assert name_of(name) in refusal(f"--{name.replace('_', '-')}", value)
+
+
+def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENGNUAN_BUNDLE", "")
+    assert Settings.from_command_line([]).bundle == DEFAULT_BUNDLE
 
 
 def test_a_variable_that_is_no_setting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,24 +82,33 @@ def test_an_unknown_flag_is_a_usage_error() -> None:
 
 
 def test_a_queue_too_short_for_one_request_is_refused() -> None:
-    assert "max_texts (1024)" in refusal("--queue-items", "1023")
+    message = refusal("--queue-items", "1023")
+    assert f"{name_of('queue_items')} is 1023" in message
+    assert f"{name_of('max_texts')} 1024" in message
 
 
 def test_patience_in_the_wrong_order_is_refused() -> None:
-    assert "dead_after_s" in refusal("--dead-after-s", "1", "--stalled-after-s", "2")
+    message = refusal("--dead-after-s", "1", "--stalled-after-s", "2")
+    assert f"{name_of('dead_after_s')} is 1, below {name_of('stalled_after_s')} 2" in message
+
+
+def refusal_by_the_model(**changed: int) -> str:
+    with pytest.raises(SettingsRefused) as error:
+        Settings(**changed).check_against(tiny_manifest(tiny_tokenizer()))
+    return str(error.value)
 
 
 def test_a_batch_smaller_than_one_text_is_refused_with_both_numbers() -> None:
-    manifest = tiny_manifest(tiny_tokenizer())
-    with pytest.raises(SettingsRefused, match=rf"MAX_BATCH_TOKENS.* is {MAX_TOKENS - 1}, .* {MAX_TOKENS} tokens"):
-        Settings(max_batch_tokens=MAX_TOKENS - 1).check_against(manifest)
-    Settings(max_batch_tokens=MAX_TOKENS).check_against(manifest)
+    message = refusal_by_the_model(max_batch_tokens=MAX_TOKENS - 1)
+    assert f"{name_of('max_batch_tokens')} is {MAX_TOKENS - 1}" in message
+    assert f"{MAX_TOKENS} tokens" in message
+    Settings(max_batch_tokens=MAX_TOKENS).check_against(tiny_manifest(tiny_tokenizer()))
 
 
 def test_a_queue_with_too_few_tokens_for_one_request_is_refused() -> None:
-    manifest = tiny_manifest(tiny_tokenizer())
-    with pytest.raises(SettingsRefused, match="QUEUE_TOKENS"):
-        Settings(max_texts=4, queue_tokens=4 * MAX_TOKENS - 1).check_against(manifest)
+    message = refusal_by_the_model(max_texts=4, queue_tokens=4 * MAX_TOKENS - 1)
+    assert f"{name_of('queue_tokens')} is {4 * MAX_TOKENS - 1}" in message
+    assert f"{name_of('max_texts')} 4 " in message
 
 
 def test_settings_do_not_change() -> None:

@@ -1,164 +1,18 @@
-"""`lengnuan-train`: data in, bundle out."""
+"""`lengnuan-train`; the sub-commands are in commands.py, which needs the packages of the `train` extra."""
 
-import argparse
-import logging
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
-from lengnuan.model.bundle import Bundle
-from lengnuan.model.engine import OnnxEngine
-from lengnuan.model.errors import ModelError
-from lengnuan.training.config import DataConfig, TrainConfig, load_config
-from lengnuan.training.errors import TrainingError, UsageError
-
-log = logging.getLogger("lengnuan.training")
-
-EXIT_INTERRUPTED = 75
+from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run one sub-command.
-
-    Returns:
-        0 done, 2 usage, 3 data refused, 5 training collapsed, 6 not finite, 8 parity failed, 75 interrupted
-        (the same command goes on from the last checkpoint).
-    """
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
-    arguments = _parser().parse_args(argv)
-    command: Callable[[argparse.Namespace], None] = arguments.command
+    """Run one sub-command; see `lengnuan.training.commands.run` for the exit codes."""
     try:
-        command(arguments)
-    except TrainingError as error:
-        log.error("%s", error)
-        return error.exit_code
-    except (ModelError, OSError) as error:
-        log.error("%s", error)
-        return UsageError.exit_code
-    except KeyboardInterrupt:
-        log.error("interrupted: the same command goes on from the last checkpoint")
-        return EXIT_INTERRUPTED
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lengnuan-train", description="Train, judge and export Chinese classifiers.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    stages = {
-        "run": (_run, "the whole job: read, pretrain, fit, calibrate, evaluate, export"),
-        "pretrain": (_pretrain, "masked language modelling on unlabelled text only"),
-        "fit": (_fit, "train the classifier only"),
-        "export": (_export, "make the bundle from the best weights of a run"),
-    }
-    for name, (command, purpose) in stages.items():
-        stage = commands.add_parser(name, help=purpose, description=purpose)
-        stage.add_argument("--config", type=Path, required=True, help="TOML file; see training/configs/")
-        stage.add_argument("--output", type=Path, required=True, help="run folder; a stopped run in it goes on")
-        stage.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
-        stage.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
-        stage.set_defaults(command=command)
-    _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
-    _add_data(commands.add_parser("data", help="known public data sets"))
-    return parser
-
-
-def _config(arguments: argparse.Namespace) -> TrainConfig:
-    config = load_config(arguments.config, arguments.set)
-    if arguments.data is None:
-        return config
-    return config.model_copy(update={"data": config.data.model_copy(update={"root": arguments.data})})
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.job import Job
-
-    bundle = Job(_config(arguments), arguments.output).run()
-    log.info("bundle: %s\nreport: %s\nserve it: LENGNUAN_BUNDLE=%s make run", bundle, _report(bundle), bundle)
-
-
-def _pretrain(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.job import Job
-
-    log.info("encoder: %s", Job(_config(arguments), arguments.output).pretrain())
-
-
-def _fit(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.job import Job
-
-    log.info("weights: %s", Job(_config(arguments), arguments.output).fit())
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.job import Job
-
-    bundle = Job(_config(arguments), arguments.output).export()
-    log.info("bundle: %s\nreport: %s", bundle, _report(bundle))
-
-
-def _report(bundle: Path) -> Path:
-    return bundle / "report" / "report.html"
-
-
-def _add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled files")
-    parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are leaks")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--text-column", default="text")
-    parser.add_argument("--label-column", default="label")
-    parser.add_argument("--domain-column", default="domain", help="rows are also scored by this column, if it is there")
-    parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
-    parser.add_argument("--max-rejected-share", type=_share, default=0.05, help="more rejected lines are refused")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.set_defaults(command=_evaluate)
-
-
-def _share(text: str) -> float:
-    if not 0.0 <= float(text) < 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, below 1")
-    return float(text)
-
-
-def _evaluate(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.evaluate import evaluate_files, recorded_referee, table, write_json
-
-    bundle = Bundle.load(arguments.bundle)
-    engine = OnnxEngine(bundle.model_file, "cpu", arguments.threads)
-    data = DataConfig(
-        text_column=arguments.text_column,
-        label_column=arguments.label_column,
-        domain_column=arguments.domain_column,
-        columns=tuple(name for name in arguments.columns.split(",") if name),
-        max_rejected_share=arguments.max_rejected_share,
-    )
-    found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
-    sys.stdout.write(table(found, recorded_referee(bundle, found)))
-    if arguments.json:
-        write_json(found, arguments.json)
-
-
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="download one, checked; resumes a broken download")
-    fetch.add_argument("name")
-    fetch.add_argument("--output", type=Path, default=Path("data"))
-    fetch.set_defaults(command=_fetch)
-    listing = commands.add_parser("list", help="what can be fetched: source, size, licence, split rule")
-    listing.set_defaults(command=_list)
-
-
-def _fetch(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.fetch import fetch
-
-    log.info("ready: %s", fetch(arguments.name, arguments.output))
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.fetch import catalogue_table
-
-    sys.stdout.write(catalogue_table())
+        from lengnuan.training.commands import run
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"lengnuan-train needs the train extra: pip install 'lengnuan[train]' ({error})\n")
+        return 2
+    return run(argv)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

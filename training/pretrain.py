@@ -62,11 +62,7 @@ def pretrain(
     _log_start(model, shape, train_rows, optimiser.steps, hardware)
     checkpoints = run_folder / "pretrain-checkpoints"
     identity = train_rows.identity()
-    resumed = load_checkpoint(checkpoints)
-    if resumed:
-        if resumed[1].get("identity") != identity:
-            raise UsageError(f"{run_folder} holds a pretraining run on another corpus: choose another --output")
-        optimiser.restore(resumed[0], int(resumed[1]["step"]))
+    _resume(checkpoints, identity, optimiser)
     collate = Collator(train_rows, None, hardware.device)
     with RunLog(run_folder, "pretrain", steps=optimiser.steps, done=optimiser.step) as run_log:
         for indices in [batch for order in orders for batch in order][optimiser.step :]:
@@ -85,6 +81,16 @@ def pretrain(
                 save_checkpoint(checkpoints, optimiser.step, optimiser.tensors(), {"identity": identity})
     _write_weights(model, result)
     return result
+
+
+def _resume(checkpoints: Path, identity: str, optimiser: Optimiser) -> None:
+    resumed = load_checkpoint(checkpoints)
+    if resumed is None:
+        return
+    tensors, state = resumed
+    if state["identity"] != identity:
+        raise UsageError(f"{checkpoints} are of another corpus: choose another --output, or remove them")
+    optimiser.restore(tensors, int(state["step"]))
 
 
 def masked_loss(model: MaskedLanguageModel, batch: Batch, mask_share: float) -> Tensor:

@@ -8,19 +8,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from service_fixtures import STRANGE, write_fake_bundle
+
+from lengnuan.service.__main__ import MAX_HEAD_BYTES
 
 pytestmark = pytest.mark.integration
 
 PATIENCE_S = 120
 LONG_TEXTS = ["好差很太" * 24_000] * 10  # seconds of work
+WEDGED = (sys.executable, str(Path(__file__).parents[1] / "wedged_service.py"))
 
 
 def command(*argv: str) -> list[str]:
@@ -31,6 +35,7 @@ def command(*argv: str) -> list[str]:
 class Served:
     process: "subprocess.Popen[str]"
     ready: dict[str, Any]
+    log: list[dict[str, Any]] = field(default_factory=list)  # what came after `ready`, once the process has ended
 
     @property
     def url(self) -> str:
@@ -39,26 +44,38 @@ class Served:
     def classify(self, client: httpx.Client, text: str = "好") -> httpx.Response:
         return client.post(f"{self.url}/v1/classify", json={"input": text})
 
-    def wait_for(self, client: httpx.Client, sample: str) -> None:
-        """Scrape until `sample` is there."""
+    def post(self, head: list[str], body: bytes) -> socket.socket:
+        """A connection on which the head of a request is out, its body announced and not sent."""
+        url = httpx.URL(self.url)
+        lines = ("POST /v1/classify HTTP/1.1", "Host: a", "Content-Type: application/json", *head)
+        connection = socket.create_connection((url.host, url.port), timeout=PATIENCE_S)
+        connection.sendall("\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode())
+        return connection
+
+    def wait_for(self, client: httpx.Client, sample: str, path: str = "/metrics") -> None:
+        """Ask until `sample` is in the answer."""
         end = time.monotonic() + PATIENCE_S
-        while sample not in client.get(f"{self.url}/metrics").text:
+        while sample not in client.get(f"{self.url}{path}").text:
             assert time.monotonic() < end
 
 
+def read_all(connection: socket.socket) -> str:
+    """What comes until the other side closes."""
+    return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
 @contextmanager
-def serve(bundle: Path, *argv: str) -> Iterator[Served]:
+def serve(bundle: Path, *argv: str, program: Sequence[str] = command()) -> Iterator[Served]:
     """A running service whose model is loaded."""
-    process = subprocess.Popen(
-        command("--bundle", str(bundle), "--port", "0", "--device", "cpu", *argv), stderr=subprocess.PIPE, text=True
-    )
+    options = ("--bundle", str(bundle), "--port", "0", "--device", "cpu", *argv)
+    process = subprocess.Popen([*program, *options], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         lines = (json.loads(line) for line in process.stderr)
-        ready = next(line for line in lines if line["message"] == "ready")
-        reading = threading.Thread(target=process.stderr.read)  # a full pipe would stop the service
+        served = Served(process, next(line for line in lines if line["message"] == "ready"))
+        reading = threading.Thread(target=lambda: served.log.extend(lines))  # a full pipe would stop the service
         reading.start()
-        yield Served(process, ready)
+        yield served
         process.wait(PATIENCE_S)
         reading.join(PATIENCE_S)
     finally:
@@ -113,12 +130,9 @@ def test_what_is_in_flight_is_finished(tiny_bundle: Path) -> None:
 def test_a_client_that_hangs_up_is_noticed(tiny_bundle: Path) -> None:
     patience = ("--drain-delay-s", "0", "--request-timeout-s", str(PATIENCE_S))
     body = json.dumps({"input": LONG_TEXTS}, ensure_ascii=False).encode()
-    lines = ("POST /v1/classify HTTP/1.1", "Host: a", "Content-Type: application/json", f"Content-Length: {len(body)}")
-    head = "\r\n".join((*lines, "", ""))
     with serve(tiny_bundle, *patience) as served, httpx.Client(timeout=PATIENCE_S) as client:
-        url = httpx.URL(served.url)
-        with socket.create_connection((url.host, url.port)) as connection:
-            connection.sendall(head.encode() + body)
+        with served.post([], body) as connection:
+            connection.sendall(body)
             served.wait_for(client, "lengnuan_items_in_flight 10.0")
         served.wait_for(client, 'lengnuan_items_total{outcome="cancelled"} 10.0')
         served.process.send_signal(signal.SIGTERM)
@@ -137,6 +151,100 @@ def test_a_chunked_body_of_50_mb_is_refused_and_the_service_goes_on(tiny_bundle:
     assert served.process.returncode == 0
 
 
+def test_what_is_open_at_the_end_of_the_patience_is_answered_503(tiny_bundle: Path) -> None:
+    patience = ("--drain-delay-s", "0", "--shutdown-timeout-s", "1", "--request-timeout-s", "600")
+    with (
+        serve(tiny_bundle, *patience) as served,
+        httpx.Client(timeout=PATIENCE_S) as client,
+        served.post([], b'{"input": "a"}') as connection,
+    ):
+        served.wait_for(client, "lengnuan_http_requests_in_flight 2.0")
+        served.process.send_signal(signal.SIGTERM)
+        reply = read_all(connection)
+    head, _, body = reply.partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 503 ")
+    assert "connection: close" in head.lower()
+    assert json.loads(body)["error"]["code"] == "not_ready"
+    assert [line["status"] for line in served.log if line["message"] == "request"] == [503]
+    assert served.process.returncode == 0
+
+
+@contextmanager
+def stuck(folder: Path, *argv: str) -> Iterator[tuple[Served, httpx.Client, socket.socket]]:
+    """A service whose engine never comes back, a client for its probes, and the connection that waits for it."""
+    bundle, body = write_fake_bundle(folder), json.dumps({"input": STRANGE}).encode()
+    argv = (*argv, "--request-timeout-s", "600", "--stalled-after-s", "0.01")
+    with (
+        serve(bundle, *argv, program=WEDGED) as served,
+        httpx.Client(timeout=PATIENCE_S) as client,
+        served.post([], body) as connection,
+    ):
+        connection.sendall(body)
+        served.wait_for(client, "running one batch for more than", "/readyz")
+        yield served, client, connection
+
+
+def test_a_stuck_engine_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with stuck(tmp_path, "--drain-delay-s", "0", "--shutdown-timeout-s", "1") as (served, _, connection):
+        served.process.send_signal(signal.SIGTERM)
+        reply = read_all(connection)
+    assert reply.startswith("HTTP/1.1 503 ")
+    assert "left behind" in served.log[-1]["message"]
+    assert served.process.returncode == 0
+
+
+def test_the_second_signal_ends_every_wait(tmp_path: Path) -> None:
+    with stuck(tmp_path, "--drain-delay-s", "600", "--shutdown-timeout-s", "600") as (served, client, connection):
+        served.process.send_signal(signal.SIGTERM)
+        served.wait_for(client, "shutting down", "/readyz")
+        served.process.send_signal(signal.SIGTERM)
+        reply = read_all(connection)
+    assert reply.startswith("HTTP/1.1 503 ")
+    assert served.process.returncode == 0
+
+
+def test_ctrl_c_says_how_to_stop_at_once_and_when_it_has(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle, "--drain-delay-s", "0") as served:
+        served.process.send_signal(signal.SIGINT)
+    first, *_, last = [line["message"] for line in served.log]
+    assert "again (Ctrl-C) to stop now" in first
+    assert last == "stopped"
+
+
+def test_a_client_that_would_rather_speak_http2_is_answered(tiny_bundle: Path) -> None:
+    upgrade = ["Connection: Upgrade, HTTP2-Settings, close", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"]
+    body = b'{"input": "a"}'
+    with serve(tiny_bundle, "--drain-delay-s", "0") as served, httpx.Client(timeout=PATIENCE_S) as client:
+        with served.post(upgrade, body) as connection:
+            served.wait_for(client, "lengnuan_http_requests_in_flight 2.0")
+            connection.sendall(body)
+            reply = read_all(connection)
+        served.process.send_signal(signal.SIGTERM)
+    assert reply.startswith("HTTP/1.1 200 ")
+    assert not [line for line in served.log if line["level"] == "warning"]
+
+
+def test_headers_without_end_are_refused_and_the_service_goes_on(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle, "--drain-delay-s", "0") as served, httpx.Client(timeout=PATIENCE_S) as client:
+        url, start = httpx.URL(served.url), b"GET /livez HTTP/1.1\r\nX-A: "
+        with socket.create_connection((url.host, url.port), timeout=PATIENCE_S) as connection:
+            connection.sendall(start + b"a" * (MAX_HEAD_BYTES + 1 - len(start)))
+            reply = read_all(connection)
+        after = served.classify(client)
+        served.process.send_signal(signal.SIGTERM)
+    assert reply.startswith("HTTP/1.1 400 ")
+    assert after.status_code == 200
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the machine has no IPv6")
+def test_the_host_of_all_addresses_is_also_that_of_ipv4(tiny_bundle: Path) -> None:
+    with serve(tiny_bundle, "--drain-delay-s", "0", "--host", "::") as served:
+        urls = [f"http://{host}:{httpx.URL(served.url).port}/livez" for host in ("[::1]", "127.0.0.1")]
+        found = [httpx.get(url, timeout=PATIENCE_S).status_code for url in urls]
+        served.process.send_signal(signal.SIGTERM)
+    assert found == [200, 200]
+
+
 def check_refused(code: int, message: str, *argv: str) -> None:
     """It ends at once with this code, and its last line says why, without a traceback."""
     done = subprocess.run(
@@ -153,7 +261,9 @@ def test_a_bad_setting_is_2(tiny_bundle: Path) -> None:
 
 
 def test_a_limit_that_does_not_fit_the_model_is_2(tiny_bundle: Path) -> None:
-    check_refused(2, "max_batch_tokens", "--bundle", str(tiny_bundle), "--max-batch-tokens", "4")
+    check_refused(
+        2, "--max-batch-tokens (LENGNUAN_MAX_BATCH_TOKENS)", "--bundle", str(tiny_bundle), "--max-batch-tokens", "4"
+    )
 
 
 def test_no_bundle_is_3(tmp_path: Path) -> None:
