@@ -222,7 +222,8 @@ def _worst_errors(findings: Findings) -> str:
 
 def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
     """Markdown: what the model is, what it was made from, how good it is, what it is not for."""
-    facts, model = figures["data"], config.model
+    facts, model, made = figures["data"], config.model, figures["made_with"]
+    by_label = ", ".join(f"{rows:,} {name}" for name, rows in facts["train_rows_by_label"].items())
     lines = [
         f"# Model card: {config.name}",
         "",
@@ -236,11 +237,13 @@ def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
         "",
         *_card_table(figures),
         f"Temperature {figures['calibration']['temperature']:.3f}, abstains below a confidence of "
-        f"{figures['calibration']['abstain_threshold']:.3f}; both chosen on dev.",
+        f"{figures['calibration']['abstain_threshold']:.3f}; both chosen on dev, where "
+        f"{_percent(figures['calibration']['dev_coverage'])} % of the rows are answered and "
+        f"{_percent(figures['calibration']['dev_accuracy_covered'])} % of those are right.",
         "",
         "## Data",
         "",
-        f"{facts['train_rows']:,} training rows ({facts['train_rows_by_label']}), after dropping "
+        f"{facts['train_rows']:,} training rows ({by_label}), after dropping "
         f"{facts['train_repeats_dropped']:,} repeats, {facts['train_conflicts_dropped']:,} rows whose text has two "
         f"labels and {facts['train_leaked_dropped']:,} whose text is also in dev or test.",
         "",
@@ -253,7 +256,8 @@ def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
         "",
         "## Made by",
         "",
-        f"Seed {config.seed}, {figures['made_with']}; every setting is in metrics.json next to this file.",
+        f"Seed {config.seed}, Python {made['python']}, torch {made['torch']}; every setting is in metrics.json next to "
+        "this file.",
         "",
     ]
     return "\n".join(lines)
