@@ -26,7 +26,7 @@ $(ALL): $(PACKAGES) | $(BIN)/python
 
 # Serves the embedded bundle; every LENGNUAN_* variable of the environment counts.
 run: $(SERVE)
-	LENGNUAN_LOG_FORMAT=$${LENGNUAN_LOG_FORMAT:-text} $(BIN)/lengnuan-serve
+	LENGNUAN_LOG_FORMAT=$${LENGNUAN_LOG_FORMAT:-text} exec $(BIN)/lengnuan-serve
 
 # All that needs no GPU, no browser and no more than a few minutes.
 test: $(ALL)
