@@ -39,7 +39,13 @@ def small_config(root: Path, **sections: object) -> TrainConfig:
         "data": {"root": root, "train": {"reviews": "train.tsv"}, "dev_share": 0.25, "test_share": 0.25},
         "tokenizer": {"pieces": 60, "min_count": 2},
         "model": {"max_tokens": 32, "width": 16, "layers": 1, "heads": 2, "feed_forward_width": 32},
-        "fit": {"epochs": 6, "batch_tokens": 512, "ema_decay": 0.9, "optimiser": {"learning_rate": 1e-2}},
+        "fit": {
+            "epochs": 6,
+            "min_steps": 1,
+            "batch_tokens": 512,
+            "ema_decay": 0.9,
+            "optimiser": {"learning_rate": 1e-2},
+        },
     }
     return TrainConfig.model_validate(content | sections)
 
@@ -70,6 +76,7 @@ max_tokens = 32
 batch_tokens = 512
 [fit]
 epochs = 6
+min_steps = 1
 batch_tokens = 512
 ema_decay = 0.9
 [fit.optimiser]

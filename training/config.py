@@ -95,11 +95,12 @@ class FitConfig(_Section):
     """Supervised training."""
 
     epochs: Positive = 4
+    min_steps: Positive = 300  # few rows get more epochs, up to this many steps
     batch_tokens: Positive = 4096
     label_smoothing: Share = 0.05
     token_dropout: Share = 0.0  # of the tokens, hidden behind the mask id while training
     ema_decay: Share = 0.999
-    evaluations_per_epoch: Positive = 2
+    evaluations_per_epoch: Positive = 2  # and fewer when `min_steps` adds epochs
     patience: Positive = 6  # evaluations without a better dev score before it stops
     allow_collapsed: bool = False  # export weights that are no better than guessing
     metric: Literal["accuracy", "macro_f1"] = "accuracy"  # averaged over the dev sources

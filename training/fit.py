@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -76,12 +77,8 @@ def fit(
     model = build_classifier(
         config, tokenizer, len(corpus.labels.names), pretrained if pretrained.exists() else None
     ).to(hardware.device)
-    epochs = [
-        training_order(train.rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
-        for epoch in range(settings.epochs)
-    ]
-    batches = [batch for epoch in epochs for batch in epoch]
-    evaluate_every = max(1, len(epochs[0]) // settings.evaluations_per_epoch)
+    batches = _all_batches(train, config)
+    evaluate_every = max(1, len(batches) // (settings.epochs * settings.evaluations_per_epoch))
     optimiser = Optimiser(model, settings.optimiser, len(batches), settings.ema_decay)
     dev = {name: encode_examples(tokenizer, rows, config.model.max_tokens) for name, rows in corpus.dev.items()}
     judge = Judge(dev, config, hardware, run_folder)
@@ -106,6 +103,17 @@ def fit(
     best = build_classifier(config, tokenizer, len(corpus.labels.names), None)
     selection = load_trained(best, run_folder / BEST, allow_collapsed=settings.allow_collapsed)
     return best.eval(), selection
+
+
+def _all_batches(train: Encoded, config: TrainConfig) -> list[npt.NDArray[np.int64]]:
+    """The rows of every step of the run: `fit.epochs` epochs, or as many as `fit.min_steps` takes."""
+    settings = config.fit
+    batches: list[npt.NDArray[np.int64]] = []
+    epoch = 0
+    while epoch < settings.epochs or len(batches) < settings.min_steps:
+        batches += training_order(train.rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
+        epoch += 1
+    return batches
 
 
 def hide_tokens(token_ids: Tensor, share: float) -> Tensor:

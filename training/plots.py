@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,10 @@ def _figure(x: str, y: str) -> tuple[Figure, Axes]:
 def _svg(figure: Figure) -> str:
     """Text as text, so that any class name shows in the reader's own fonts; no date, so that equal runs are equal."""
     out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "lengnuan"}):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "lengnuan"}), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "Glyph"
+        )  # of the font that only measures: Chinese names show in the page's own
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]

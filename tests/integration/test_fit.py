@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,16 @@ def test_label_smoothing_is_what_it_says(
 def quiet(config: TrainConfig) -> ModelConfig:
     """Without dropout, so that a loss can be computed twice."""
     return config.model.model_copy(update={"dropout": 0.0})
+
+
+def test_few_rows_get_more_epochs(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
+    config, tokenizer, corpus = prepared
+    few = Corpus(corpus.labels, corpus.train[:8], corpus.dev, corpus.test, {})
+    fit(changed(config, epochs=2, min_steps=20, patience=99), tokenizer, few, tmp_path, choose_hardware(config))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
+    evaluations = [row["step"] for row in rows if "dev_accuracy" in row]
+    assert evaluations[-1] == 20
+    assert len(evaluations) == 4
 
 
 def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
