@@ -102,7 +102,8 @@ def test_another_training_in_the_same_folder_is_refused(
 
 @pytest.mark.parametrize("change", ["name=other", "export.abstain_accuracy=0.99", "threads=2"])
 def test_what_decides_no_weights_may_change(run: Path, change: str) -> None:
-    Job(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"', change]), run)
+    job = Job(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"', change]), run)
+    assert job.corpus.train
 
 
 def test_other_rows_in_the_same_folder_are_refused(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -147,7 +148,8 @@ def test_eight_rows_train_and_export(tmp_path: Path) -> None:
     write_tsv(tmp_path / "train.tsv", [(char, index % 2) for index, char in enumerate("坏好差棒烂赞劣优")])
     write_tsv(tmp_path / "dev.tsv", [("行", 1), ("糟", 0)])
     data = {"root": tmp_path, "train": {"a": "train.tsv"}, "dev": {"a": "dev.tsv"}, "test_share": 0.0}
-    Bundle.load(Job(small_config(tmp_path, data=data), tmp_path / "run").run())
+    bundle = Bundle.load(Job(small_config(tmp_path, data=data), tmp_path / "run").run())
+    assert bundle.manifest.data["train_rows"] == 8
 
 
 def test_export_without_trained_weights_says_so(tmp_path: Path) -> None:
