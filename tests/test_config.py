@@ -134,3 +134,17 @@ def test_the_shipped_configs_are_valid(name: str) -> None:
     assert config.name == path.stem
     assert list(config.labels) == ["negative", "positive"]
     assert config.data.train.keys() <= config.sources.keys(), "every source says what it is and its licence"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (['start_from="b"', 'pretrain.corpus=["c.txt"]'], "start_from brings its own encoder"),
+        (["data.dev_share=0.5", "data.test_share=0.5"], "leave nothing to train on"),
+    ],
+)
+def test_settings_that_undo_each_other_are_refused(tmp_path: Path, changes: list[str], message: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('name = "x"\n[data.train]\na = "a.tsv"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        load_config(file, changes)

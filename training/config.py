@@ -136,8 +136,12 @@ class TrainConfig(_Section):
     export: ExportConfig = ExportConfig()
 
     @model_validator(mode="after")
-    def _windows_fit(self) -> Self:
-        """Pretraining rows must have a position each."""
+    def _fits_together(self) -> Self:
+        """What two sections say must go together."""
+        if self.start_from and self.pretrain.corpus:
+            raise ValueError("start_from brings its own encoder: leave pretrain.corpus out, or start_from")
+        if self.data.dev_share + self.data.test_share >= 1.0:
+            raise ValueError("data.dev_share and data.test_share leave nothing to train on")
         if self.pretrain.corpus and self.pretrain.max_tokens > self.model.max_tokens:
             raise ValueError(
                 f"pretrain.max_tokens {self.pretrain.max_tokens} is more than model.max_tokens {self.model.max_tokens}"

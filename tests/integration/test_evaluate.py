@@ -1,6 +1,7 @@
 """`lengnuan-train evaluate` on a bundle that a run has left."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from small_runs import sentences, write_tsv
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import OnnxEngine, score
+from lengnuan.model.probabilities import softmax
 from lengnuan.training import __main__ as command
-from lengnuan.training.calibrate import fit_temperature
+from lengnuan.training.calibrate import fit_temperature, fit_threshold
 from lengnuan.training.config import load_config
 from lengnuan.training.corpus import read_corpus
 from lengnuan.training.evaluate import logits_of
+from lengnuan.training.job import Job
 from lengnuan.training.referee import Referee
 
 pytestmark = pytest.mark.integration
@@ -82,6 +85,19 @@ def test_the_bundle_s_temperature_is_fitted_on_its_dev_logits(run: Path) -> None
     logits = logits_of(bundle, OnnxEngine(bundle.model_file, "cpu", 1), rows)
     expected = fit_temperature(logits, np.array([example.label for example in rows]))
     assert bundle.manifest.temperature == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_bundle_s_threshold_is_the_lowest_that_reaches_the_wanted_accuracy(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    changes = [f'data.root="{run.parent}"', "export.abstain_accuracy=1.0"]
+    job = Job(load_config(run.parent / "small.toml", changes), tmp_path / "run")
+    bundle = Bundle.load(job.export())
+    rows = job.corpus.dev["dev"]
+    logits = logits_of(bundle, OnnxEngine(bundle.model_file, "cpu", 1), rows)
+    labels = np.array([example.label for example in rows])
+    expected = fit_threshold(labels, softmax(logits / bundle.manifest.temperature), 1.0)
+    assert bundle.manifest.abstain_threshold == pytest.approx(expected, abs=1e-3)
+    assert Bundle.load(run / "bundle").manifest.abstain_threshold == 0.0
 
 
 def test_a_file_without_rows_is_refused(run: Path, tmp_path: Path) -> None:
