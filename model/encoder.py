@@ -33,6 +33,8 @@ class EncoderConfig:
     dropout: float = 0.1
     positions: str = "learned"  # or "sinusoidal", or "none": then the order of the words is invisible
     norm: str = "pre"  # or "post", as in the 2017 paper: needs warmup, or it does not train
+    norm_epsilon: float = 1e-5
+    activation: str = "gelu"  # exact, with erf; or "relu", as in the 2017 paper and ERNIE 1.0
     residual: bool = True  # False only to see what a deep network does without
 
     def __post_init__(self) -> None:
@@ -42,6 +44,8 @@ class EncoderConfig:
             raise ValueError(f"positions must be learned, sinusoidal or none, not {self.positions!r}")
         if self.norm not in ("pre", "post"):
             raise ValueError(f"norm must be pre or post, not {self.norm!r}")
+        if self.activation not in ("gelu", "relu"):
+            raise ValueError(f"activation must be gelu or relu, not {self.activation!r}")
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -91,9 +95,9 @@ class SelfAttention(nn.Module):
         fused = self.query_key_value(hidden).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = fused.permute(2, 0, 3, 1, 4)  # each [B, H, T, D]
         bias = torch.where(mask[:, None, None, :], 0.0, MASKED_SCORE).to(query.dtype)  # [B, 1, 1, T]
-        dropout = self.dropout if self.training else 0.0
-        # softmax(query key^T / sqrt(D) + bias) value, in one kernel
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+        scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1) + bias  # [B, H, T, T]
+        weights = F.dropout(scores.softmax(dim=-1), self.dropout, self.training)
+        mixed = weights @ value  # [B, H, T, D]
         joined = mixed.transpose(1, 2).reshape(batch, tokens, width)  # [B, T, C]
         projected: Tensor = self.output(joined)
         return projected
@@ -106,10 +110,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.expand = nn.Linear(config.width, config.feed_forward_width)
         self.contract = nn.Linear(config.feed_forward_width, config.width)
+        self.activation = F.gelu if config.activation == "gelu" else F.relu
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden: [B, T, C] -> [B, T, C]."""
-        contracted: Tensor = self.contract(F.gelu(self.expand(hidden)))
+        contracted: Tensor = self.contract(self.activation(self.expand(hidden)))
         return contracted
 
 
@@ -118,9 +123,9 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention_norm = nn.LayerNorm(config.width, config.norm_epsilon)
         self.attention = SelfAttention(config)
-        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.feed_forward_norm = nn.LayerNorm(config.width, config.norm_epsilon)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
         self.pre_norm = config.norm == "pre"
@@ -148,7 +153,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         # With norms inside the layers the last one stands here; with norms after, this one tames the embeddings.
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width, config.norm_epsilon)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.apply(self._initialise)
 

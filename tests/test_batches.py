@@ -84,15 +84,15 @@ def test_ragged_without_rows() -> None:
     assert Ragged([]).distinct().tolist() == []
 
 
-def test_a_batch_is_the_asked_rows_padded_with_their_labels() -> None:
-    collate = Collator(Ragged([[5, 6, 7], [8], [9, 5]]), np.array([0, 1, 2]), torch.device("cpu"))
+def test_a_batch_is_the_asked_rows_padded_with_their_targets() -> None:
+    collate = Collator(Ragged([[5, 6, 7], [8], [9, 5]]), np.eye(3, dtype=np.float32), torch.device("cpu"))
     batch = collate(np.array([1, 0]))
     assert batch.token_ids.tolist() == [[8, PAD_ID, PAD_ID], [5, 6, 7]]
     assert batch.mask.tolist() == [[True, False, False], [True, True, True]]
-    assert batch.labels.tolist() == [1, 0]
-    assert (batch.token_ids.dtype, batch.mask.dtype, batch.labels.dtype) == (torch.int64, torch.bool, torch.int64)
+    assert batch.targets.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert (batch.token_ids.dtype, batch.mask.dtype, batch.targets.dtype) == (torch.int64, torch.bool, torch.float32)
     assert batch.tokens == 4
 
 
-def test_a_batch_without_labels() -> None:
-    assert len(Collator(Ragged([[5]]), None, torch.device("cpu"))(np.array([0])).labels) == 0
+def test_a_batch_without_targets() -> None:
+    assert len(Collator(Ragged([[5]]), None, torch.device("cpu"))(np.array([0])).targets) == 0

@@ -139,7 +139,7 @@ def test_the_shipped_configs_are_valid(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (['start_from="b"', 'pretrain.corpus=["c.txt"]'], "start_from brings its own encoder"),
+        (['pretrain.corpus=["c.txt"]', "pretrain.max_tokens=300"], "is more than model.max_tokens"),
         (["data.dev_share=0.5", "data.test_share=0.5"], "leave nothing to train on"),
     ],
 )
@@ -148,3 +148,22 @@ def test_settings_that_undo_each_other_are_refused(tmp_path: Path, changes: list
     file.write_text('name = "x"\n[data.train]\na = "a.tsv"\n', encoding="utf-8")
     with pytest.raises(UsageError, match=message):
         load_config(file, changes)
+
+
+def test_a_config_with_a_base_holds_only_what_differs(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(
+        '[data.train]\na = "a.tsv"\n[fit]\nepochs = 7\npatience = 2\n', encoding="utf-8"
+    )
+    (tmp_path / "mine.toml").write_text('base = "base.toml"\nname = "mine"\n[fit]\nepochs = 9\n', encoding="utf-8")
+    config = load_config(tmp_path / "mine.toml", ["fit.patience=3"])
+    assert (config.name, config.fit.epochs, config.fit.patience) == ("mine", 9, 3)
+    assert config.data.train == {"a": Path("a.tsv")}
+
+
+def test_a_base_that_leads_back_or_is_missing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('base = "b.toml"\nname = "a"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"b\.toml"):
+        load_config(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_text('base = "a.toml"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="its own base"):
+        load_config(tmp_path / "a.toml")

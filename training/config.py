@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from lengnuan.model.bundle import WeightType
 from lengnuan.model.encoder import EncoderConfig
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
@@ -37,12 +38,20 @@ class DataConfig(_Section):
     max_rejected_share: Share = 0.05  # more rejected lines than this and training refuses
 
 
+class AugmentConfig(_Section):
+    """Synthetic training rows for the classes (negative, positive); see `training/augment.py`. Off by default."""
+
+    rows: Annotated[int, Field(ge=0)] = 0  # sentences from templates
+    noise_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # of the real training rows, copied with noise
+
+
 class TokenizerConfig(_Section):
     """Learning the sub-words."""
 
     pieces: Positive = 8000  # of two characters or more
     max_piece_length: Positive = 6
     min_count: Positive = 5
+    every_character: bool = True  # all CJK characters and common signs; False: those seen `min_count` times, and ASCII
 
 
 class ModelConfig(_Section):
@@ -56,6 +65,8 @@ class ModelConfig(_Section):
     dropout: Share = 0.1
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     norm: Literal["pre", "post"] = "pre"
+    norm_epsilon: Annotated[float, Field(gt=0.0)] = 1e-5
+    activation: Literal["gelu", "relu"] = "gelu"
     residual: bool = True
 
     @model_validator(mode="after")
@@ -78,6 +89,7 @@ class OptimiserConfig(_Section):
     warmup_share: Share = 0.1  # of all steps
     decay: Literal["cosine", "linear", "none"] = "cosine"
     clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # each layer further down learns at this much less
 
 
 class PretrainConfig(_Section):
@@ -88,6 +100,7 @@ class PretrainConfig(_Section):
     max_tokens: Positive = 128
     batch_tokens: Positive = 8192
     mask_share: Share = 0.3  # Wettig et al. 2023 (arXiv:2202.08005): more than BERT's 0.15 pays
+    whole_words: bool = True  # hide jieba's words, not single tokens
     optimiser: OptimiserConfig = OptimiserConfig(learning_rate=1e-3)
 
 
@@ -107,11 +120,21 @@ class FitConfig(_Section):
     optimiser: OptimiserConfig = OptimiserConfig()
 
 
+class DistillConfig(_Section):
+    """Learning from larger models; without teachers there is none of it."""
+
+    teachers: tuple[Path, ...] = ()  # run folders of trained classifiers with the same labels
+    texts: tuple[Path, ...] = ()  # further texts, without labels, for the teachers to judge
+    weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7  # of the teachers' belief; the rest is the label's
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0  # above 1 softens each teacher's belief
+    ngram_share: Share = 0.0  # of the n-gram referee in that belief
+
+
 class ExportConfig(_Section):
     """What the bundle holds."""
 
     task: str = "sentiment"
-    weight_type: Literal["float32", "float16"] = "float32"  # stored; the arithmetic is float32 either way
+    weight_type: WeightType = "float32"  # as stored; int8 with a scale a row; the arithmetic is float32 with all
     include_weights: bool = True  # weights.safetensors, for training to start from
     abstain_accuracy: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # wanted on dev for what is not abstained
 
@@ -127,19 +150,19 @@ class TrainConfig(_Section):
     labels: dict[str, tuple[str, ...]] = {}  # name = spellings in the files, in the order of the outputs
     display_names: dict[str, str] = {}
     sources: dict[str, str] = {}  # what each source is and its licence, for the model card
-    start_from: Path | None = None  # a bundle with weights: its tokenizer and encoder are where training begins
+    start_from: Path | None = None  # a bundle with weights, or an imported encoder: where training begins
     data: DataConfig
+    augment: AugmentConfig = AugmentConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
     pretrain: PretrainConfig = PretrainConfig()
+    distill: DistillConfig = DistillConfig()
     fit: FitConfig = FitConfig()
     export: ExportConfig = ExportConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """What two sections say must go together."""
-        if self.start_from and self.pretrain.corpus:
-            raise ValueError("start_from brings its own encoder: leave pretrain.corpus out, or start_from")
         if self.data.dev_share + self.data.test_share >= 1.0:
             raise ValueError("data.dev_share and data.test_share leave nothing to train on")
         if self.pretrain.corpus and self.pretrain.max_tokens > self.model.max_tokens:
@@ -156,13 +179,12 @@ class TrainConfig(_Section):
 def load_config(path: Path, changes: Sequence[str] = ()) -> TrainConfig:
     """Read a TOML config and apply `section.key=value` changes (value in TOML syntax, or a bare string).
 
+    A config with `base = "other.toml"` (beside it) holds only what differs from that one.
+
     Raises:
         UsageError: unreadable file, malformed change, unknown key or bad value; the message names the key.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"config {path}: {error}") from error
+    content = _read_toml(path)
     for change in changes:
         _apply(content, change)
     try:
@@ -170,6 +192,24 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> TrainConfig:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UsageError(f"config {path}: {problems}") from error
+
+
+def _read_toml(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
+    if path in readers:
+        raise UsageError(f"config {path} is its own base")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"config {path}: {error}") from error
+    base = content.pop("base", None)
+    return content if base is None else _merged(_read_toml(path.parent / str(base), (*readers, path)), content)
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes`, section by section."""
+    both = {key: _merged(base[key], value) for key, value in changes.items()
+            if isinstance(value, dict) and isinstance(base.get(key), dict)}  # fmt: skip
+    return {**base, **changes, **both}
 
 
 def _apply(content: dict[str, Any], change: str) -> None:

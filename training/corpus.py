@@ -3,10 +3,11 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lengnuan.training.augment import synthetic_rows
 from lengnuan.training.config import DataConfig, TrainConfig
 from lengnuan.training.data import Accounting, Example, LabelSet, check_rejected, read_examples, read_labels, source_of
 from lengnuan.training.errors import DataRefused, UsageError
@@ -27,6 +28,7 @@ class Corpus:
         dev: rows by source; chooses the weights, the temperature and the threshold.
         test: rows by source; read once, at the end.
         facts: counts for the report: line accounting, repeats, conflicts, leaks.
+        synthetic: rows that `[augment]` made; the network learns from them too, the n-gram referee does not.
     """
 
     labels: LabelSet
@@ -34,6 +36,7 @@ class Corpus:
     dev: dict[str, Examples]
     test: dict[str, Examples]
     facts: dict[str, Any]
+    synthetic: Examples = field(default_factory=list)
 
     def train_keys(self) -> set[str]:
         """The texts of the training rows, as `text_key` sees them."""
@@ -45,12 +48,14 @@ class Corpus:
 
     def identity(self) -> dict[str, Any]:
         """What it is, in a few hashes: equal exactly when labels, rows and splits are."""
-        return {
+        found = {
             "labels": list(self.labels.names),
             "train": identity_of(self.train),
             "dev": {name: identity_of(rows) for name, rows in self.dev.items()},
             "test": {name: identity_of(rows) for name, rows in self.test.items()},
         }
+        # No key for none, so that a run folder of before there were any still fits.
+        return found | ({"synthetic": identity_of(self.synthetic)} if self.synthetic else {})
 
 
 def read_corpus(config: TrainConfig) -> Corpus:
@@ -90,7 +95,9 @@ def read_corpus(config: TrainConfig) -> Corpus:
         facts["train_leaked_dropped"] = len(train) - len(kept)
         train = kept
     dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
-    corpus = Corpus(labels, train, dev, test, facts)
+    held_out = keys_of([*dev.values(), *test.values()])
+    synthetic, facts["synthetic_rows"] = synthetic_rows(config.augment, labels, train, held_out, config.seed)
+    corpus = Corpus(labels, train, dev, test, facts, synthetic)
     _check(corpus)
     _complete(corpus)
     return corpus

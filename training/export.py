@@ -5,15 +5,16 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from lengnuan.model.bundle import Tensor as TensorEntry
+from lengnuan.model.bundle import WeightType
 from lengnuan.model.encoder import Classifier
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.training.errors import ParityFailed
@@ -23,32 +24,57 @@ log = logging.getLogger(__name__)
 OPSET = 18
 PARITY_LIMIT = 1e-4  # largest difference of a logit, float32 against float32
 PARITY_BATCHES = (1, 2, 3, 7, 64)
-HALF_MIN_ELEMENTS = 256  # smaller constants stay float32: nothing to gain, and scalars steer the graph
+LARGE = 256  # elements; smaller constants stay float32: nothing to gain, and scalars steer the graph
+SCALE_BITS = 16
+SMALLEST_PEAK = 1e-30  # a row with nothing above it counts as zeros: its scale might not be a normal float32
 
 Case = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
+Floats = npt.NDArray[np.float32]
 
 
-def round_weights(model: Classifier, weight_type: Literal["float32", "float16"]) -> None:
+def round_weights(model: Classifier, weight_type: WeightType) -> None:
     """Give `model` the values that the stored weights will have, so that every later figure is the shipped model's."""
-    if weight_type == "float16":
-        with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            if weight_type == "float16":
                 tensor.copy_(tensor.half().float())
+            elif weight_type == "int8" and tensor.ndim == 2 and tensor.numel() >= LARGE:
+                codes, scale = int8_codes(tensor.detach().numpy(), axis=1)
+                tensor.copy_(torch.from_numpy(codes * scale))
 
 
-def export_onnx(
-    model: Classifier, path: Path, weight_type: Literal["float32", "float16"], metadata: Mapping[str, str]
-) -> None:
+def int8_codes(values: Floats, axis: int) -> tuple[npt.NDArray[np.int8], Floats]:
+    """The nearest `codes * scale` to a matrix, with one scale for each vector along `axis`.
+
+    A scale keeps 16 bits only, rounded up. So a product with a code of 7 bits is exact, and rounding what is already
+    rounded changes nothing: `export_onnx` finds the same codes and scales again from the values alone.
+
+    Args:
+        values: float32 [R, C].
+        axis: 1 for a scale per row, 0 for a scale per column.
+
+    Returns:
+        codes: int8 [R, C] from -127 to 127; scale: float32 [R, 1] or [1, C], and 1 where all is zero.
+    """
+    peak = np.abs(values).max(axis=axis, keepdims=True)
+    fraction, exponent = np.frexp(peak / np.float32(127))
+    scale = np.ldexp(np.ceil(np.ldexp(fraction, SCALE_BITS)), exponent - SCALE_BITS)
+    scale = np.where(peak < SMALLEST_PEAK, np.float32(1), scale)
+    return np.rint(values / scale).astype(np.int8), scale
+
+
+def export_onnx(model: Classifier, path: Path, weight_type: WeightType, metadata: Mapping[str, str]) -> None:
     """Write the graph: token_ids int64 [batch, sequence], mask bool [batch, sequence] -> logits [batch, classes].
 
     Args:
         model: in evaluation mode, float32, on the CPU.
         path: the file to write; a single one, weights inside.
-        weight_type: how large weights are stored; the arithmetic is float32 either way.
+        weight_type: how large weights are stored, after `round_weights` with the same type; the arithmetic is float32.
         metadata: goes into the graph, so that the file alone tells its labels and text pipeline.
 
     Raises:
-        ParityFailed: the exporter froze an axis to the size of its example.
+        ParityFailed: the exporter froze an axis to the size of its example, or a matrix of the graph is not what
+            `round_weights` makes of an int8 one.
     """
     model.eval()
     token_ids = torch.zeros(2, 3, dtype=torch.int64)
@@ -69,8 +95,8 @@ def export_onnx(
         raise ParityFailed("torch.onnx.export returned nothing")
     graph = program.model_proto
     check_axes(graph, model.head.out_features)
-    if weight_type == "float16":
-        _store_half(graph)
+    if weight_type != "float32":
+        _store_small(graph, weight_type)
     del graph.metadata_props[:]
     helper.set_model_props(graph, dict(metadata))
     for node in graph.graph.node:  # the exporter's notes hold source paths of the machine it ran on
@@ -118,26 +144,55 @@ def graph_outputs(classes: int) -> tuple[TensorEntry, ...]:
     return (TensorEntry(name="logits", type="float32", shape=("batch", classes)),)
 
 
-def _store_half(graph: onnx.ModelProto) -> None:
-    """Keep large float32 constants as float16 and cast them when the graph is loaded: half the file, same arithmetic.
+def _store_small(graph: onnx.ModelProto, weight_type: WeightType) -> None:
+    """Keep large float32 constants in fewer bytes, and nodes that turn them back: a smaller file, the same arithmetic.
 
-    The runtime folds the casts once, at start.
+    The runtime folds those nodes once, at start.
     """
-    casts = []
+    constants: list[TensorProto] = []
+    nodes: list[NodeProto] = []
     for constant in graph.graph.initializer:
         values = numpy_helper.to_array(constant)
-        if constant.data_type != TensorProto.FLOAT or values.size < HALF_MIN_ELEMENTS:
-            continue
-        name = constant.name
-        constant.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}.half"))
-        casts.append(helper.make_node("Cast", [f"{name}.half"], [name], name=f"{name}.cast", to=TensorProto.FLOAT))
-    kept = list(graph.graph.node)
-    del graph.graph.node[:]
-    graph.graph.node.extend([*casts, *kept])
-    stored = {constant.name for constant in graph.graph.initializer}
-    shapes = [value for value in graph.graph.value_info if value.name not in stored]
-    del graph.graph.value_info[:]
-    graph.graph.value_info.extend(shapes)
+        large = constant.data_type == TensorProto.FLOAT and values.size >= LARGE
+        if large and weight_type == "float16":
+            stored, restoring = _as_float16(constant.name, values)
+        elif large and values.ndim == 2:  # long biases stay float32, as `round_weights` left them
+            stored, restoring = _as_int8(constant.name, values)
+        else:
+            stored, restoring = [constant], []
+        constants += stored
+        nodes += restoring
+    nodes += graph.graph.node
+    names = {constant.name for constant in constants}
+    shapes = [value for value in graph.graph.value_info if value.name not in names]
+    for field, content in (("initializer", constants), ("node", nodes), ("value_info", shapes)):
+        graph.graph.ClearField(field)
+        getattr(graph.graph, field).extend(content)
+
+
+def _as_float16(name: str, values: Floats) -> tuple[list[TensorProto], list[NodeProto]]:
+    """What to store for the constant `name`, and the node that makes it float32 again."""
+    half = numpy_helper.from_array(values.astype(np.float16), f"{name}.half")
+    return [half], [helper.make_node("Cast", [half.name], [name], name=f"{name}.cast", to=TensorProto.FLOAT)]
+
+
+def _as_int8(name: str, values: Floats) -> tuple[list[TensorProto], list[NodeProto]]:
+    """As `_as_float16`, for a matrix that `round_weights` has rounded by rows: float32 [R, C].
+
+    The exporter may have transposed and renamed it. A rounded matrix has the exact codes along one axis, whatever it
+    is called; that product bit for bit is what makes the axis the right one.
+
+    Raises:
+        ParityFailed: no codes give exactly these values.
+    """
+    for axis in (1, 0):
+        codes, scale = int8_codes(values, axis)
+        if (codes * scale).tobytes() == values.tobytes():
+            stored = [numpy_helper.from_array(codes, f"{name}.int8"), numpy_helper.from_array(scale, f"{name}.scale")]
+            parts = [f"{name}.cast", f"{name}.scale"]
+            cast = helper.make_node("Cast", [f"{name}.int8"], parts[:1], name=f"{name}.cast", to=TensorProto.FLOAT)
+            return stored, [cast, helper.make_node("Mul", parts, [name], name=f"{name}.product")]
+    raise ParityFailed(f"exported graph: {name} {list(values.shape)} is not what round_weights makes of an int8 matrix")
 
 
 def parity_cases(vocab_size: int, max_tokens: int, seed: int = 0) -> Iterator[Case]:

@@ -21,47 +21,51 @@ from lengnuan.training.corpus import Corpus
 from lengnuan.training.data import Example
 from lengnuan.training.errors import TrainingCollapsed, UsageError
 from lengnuan.training.judge import BEST, Encoded, Judge, Selection
+from lengnuan.training.lesson import Lesson
+from lengnuan.training.memory import trim_memory
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
+from lengnuan.training.start import ENCODER, START, load_encoder
 
 log = logging.getLogger(__name__)
 
 
-def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> Encoded:
-    """Texts to ids, each cut to `max_tokens`."""
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> tuple[Ragged, float]:
+    """Texts to ids, each cut to `max_tokens`; and the share of texts that were longer."""
     over = 0
 
-    def ids_of(example: Example) -> list[int]:
+    def ids_of(text: str) -> list[int]:
         nonlocal over
-        ids = tokenizer.encode(example.text)
+        ids = tokenizer.encode(text)
         over += len(ids) > max_tokens
         return cut(ids, max_tokens)
 
-    rows = Ragged(map(ids_of, examples))
-    labels = np.array([example.label for example in examples], dtype=np.int64)
-    return Encoded(rows, labels, over / max(1, len(examples)))
+    return Ragged(map(ids_of, texts)), over / max(1, len(texts))
+
+
+def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> Encoded:
+    """Labelled rows to ids and labels."""
+    rows, _ = encode_texts(tokenizer, [example.text for example in examples], max_tokens)
+    return Encoded(rows, np.array([example.label for example in examples], dtype=np.int64))
 
 
 def build_classifier(config: TrainConfig, tokenizer: Tokenizer, classes: int, encoder_file: Path | None) -> Classifier:
     """A fresh classifier; its encoder from `encoder_file` if there is one, its head always new.
 
     Raises:
-        UsageError: the file's encoder has another shape than the config says.
+        UsageError: the file is not whole, or its encoder has another shape than the config says.
     """
     torch.manual_seed(config.seed)
     model = Classifier(config.model.encoder(tokenizer.size), classes)
     if encoder_file is not None:
-        try:
-            model.encoder.load_state_dict(load_file(encoder_file))
-        except RuntimeError as error:
-            raise UsageError(f"{encoder_file} does not fit [model]: {error}") from error
+        load_encoder(model.encoder, encoder_file)
     return model
 
 
 def fit(
-    config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus, run_folder: Path, hardware: Hardware
+    config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus, lesson: Lesson, run_folder: Path, hardware: Hardware
 ) -> tuple[Classifier, Selection]:
-    """Train a classifier; resumes from a checkpoint in `run_folder`.
+    """Train a classifier on `lesson`, judged on the corpus's dev rows; resumes from a checkpoint in `run_folder`.
 
     Returns:
         The classifier with the weights that had the best dev score (also in `run_folder/best.safetensors`), in
@@ -72,19 +76,17 @@ def fit(
         NotFinite: too many steps in a row were not finite.
     """
     settings = config.fit
-    train = encode_examples(tokenizer, corpus.train, config.model.max_tokens)
-    pretrained = run_folder / "encoder.safetensors"
-    model = build_classifier(
-        config, tokenizer, len(corpus.labels.names), pretrained if pretrained.exists() else None
-    ).to(hardware.device)
-    batches = _all_batches(train, config)
+    rows, truncated = encode_texts(tokenizer, lesson.texts, config.model.max_tokens)
+    begin = next((file for name in (ENCODER, START) if (file := run_folder / name).exists()), None)
+    model = build_classifier(config, tokenizer, len(corpus.labels.names), begin).to(hardware.device)
+    batches = _all_batches(rows, config)
     evaluate_every = max(1, len(batches) // (settings.epochs * settings.evaluations_per_epoch))
     optimiser = Optimiser(model, settings.optimiser, len(batches), settings.ema_decay)
     dev = {name: encode_examples(tokenizer, rows, config.model.max_tokens) for name, rows in corpus.dev.items()}
     judge = Judge(dev, config, hardware, run_folder)
     judge.resume(optimiser)
-    _log_start(train, len(batches), hardware)
-    collate = Collator(train.rows, train.labels, hardware.device)
+    _log_start(rows, truncated, len(batches), hardware)
+    collate = Collator(rows, lesson.targets, hardware.device)
     with RunLog(run_folder, "fit", steps=len(batches), done=optimiser.step) as run_log:
         for indices in batches[optimiser.step :]:
             if judge.out_of_patience():
@@ -93,8 +95,9 @@ def fit(
             token_ids = hide_tokens(batch.token_ids, settings.token_dropout)
             with hardware.autocast():
                 logits = model(token_ids, batch.mask)
-            loss = F.cross_entropy(logits.float(), batch.labels, label_smoothing=settings.label_smoothing)
+            loss = F.cross_entropy(logits.float(), batch.targets, label_smoothing=settings.label_smoothing)
             norm = optimiser.update(loss)
+            trim_memory(optimiser.step)
             run_log.step(optimiser.step, batch.tokens, {"loss": loss.item(), "best dev": judge.selection.best_score})
             if optimiser.step % 20 == 0:
                 run_log.record(optimiser.step, {"loss": loss.item(), "gradient_norm": norm})
@@ -105,13 +108,13 @@ def fit(
     return best.eval(), selection
 
 
-def _all_batches(train: Encoded, config: TrainConfig) -> list[npt.NDArray[np.int64]]:
+def _all_batches(rows: Ragged, config: TrainConfig) -> list[npt.NDArray[np.int64]]:
     """The rows of every step of the run: `fit.epochs` epochs, or as many as `fit.min_steps` takes."""
     settings = config.fit
     batches: list[npt.NDArray[np.int64]] = []
     epoch = 0
     while epoch < settings.epochs or len(batches) < settings.min_steps:
-        batches += training_order(train.rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
+        batches += training_order(rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
         epoch += 1
     return batches
 
@@ -126,12 +129,27 @@ def hide_tokens(token_ids: Tensor, share: float) -> Tensor:
     return torch.where(torch.rand(token_ids.shape, device=token_ids.device) < share, MASK_ID, token_ids)
 
 
-def _log_start(train: Encoded, steps: int, hardware: Hardware) -> None:
-    tokens = int(train.rows.lengths.sum()) / 1e6
+def _log_start(rows: Ragged, truncated: float, steps: int, hardware: Hardware) -> None:
+    tokens = int(rows.lengths.sum()) / 1e6
     log.info(
         "fit: %d rows, %.2f M tokens, %.1f %% of the rows cut, %d steps on %s",
-        len(train.rows), tokens, 100 * train.truncated, steps, hardware,
+        len(rows), tokens, 100 * truncated, steps, hardware,
     )  # fmt: skip
+
+
+def selection_of(path: Path) -> Selection:
+    """How the weights that `fit` kept in `path` were chosen.
+
+    Raises:
+        UsageError: no such file, or weights whose head was never trained.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: no trained weights there: run `lengnuan-train fit` first")
+    with safe_open(path, framework="pt") as file:
+        metadata: dict[str, str] = file.metadata() or {}
+    if "selection" not in metadata:
+        raise UsageError(f"{path}: these weights have no trained head; a random one would answer at random")
+    return Selection(**json.loads(metadata["selection"]))
 
 
 def load_trained(model: Classifier, path: Path, *, allow_collapsed: bool = False) -> Selection:
@@ -141,13 +159,7 @@ def load_trained(model: Classifier, path: Path, *, allow_collapsed: bool = False
         UsageError: no such file, or weights whose head was never trained.
         TrainingCollapsed: weights that are no better than guessing, unless `allow_collapsed`.
     """
-    if not path.exists():
-        raise UsageError(f"{path}: no trained weights there: run `lengnuan-train fit` first")
-    with safe_open(path, framework="pt") as file:
-        metadata: dict[str, str] = file.metadata() or {}
-    if "selection" not in metadata:
-        raise UsageError(f"{path}: these weights have no trained head; a random one would answer at random")
-    selection = Selection(**json.loads(metadata["selection"]))
+    selection = selection_of(path)
     if selection.collapsed and not allow_collapsed:
         raise TrainingCollapsed(
             f"{path}: the best weights are no better than guessing: check the labels, lower "

@@ -2,37 +2,44 @@
 
 run folder   config.json          the settings as resolved
 tokenizer.json       the sub-words
+start.safetensors    the encoder that `start_from` gave, if it is set
 encoder.safetensors  the pretrained encoder, if there is a corpus
+beliefs.safetensors  what the teachers believe, if there are any; then also plain/, the student without them
 best.safetensors     the classifier's best weights
 bundle/              what is served
 """
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from safetensors.torch import load_file, save_file
 
-from lengnuan.model.bundle import TOKENIZER, WEIGHTS, Bundle
+from lengnuan.model.bundle import TOKENIZER
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.assemble import Trained, make_bundle
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import read_texts, source_of
+from lengnuan.training.distill import distilled_lesson
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
-from lengnuan.training.fit import build_classifier, fit, load_trained
+from lengnuan.training.fit import build_classifier, fit, load_trained, selection_of
 from lengnuan.training.judge import BEST
+from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import Hardware, choose_hardware
 from lengnuan.training.pretrain import pretrain
 from lengnuan.training.splits import text_key
+from lengnuan.training.start import ENCODER, START, start_from
 from lengnuan.training.tokenise import train_tokenizer
 
 log = logging.getLogger(__name__)
+
+PLAIN = "plain"
 
 # Settings that do not decide what is learnt, so a run folder may be used again with others.
 _FREE: dict[str, Any] = {
@@ -65,8 +72,8 @@ class Job:
         tokenizer = self.tokenizer()
         if self.config.pretrain.corpus:
             pretrain(self.config, tokenizer, self._corpus_texts(), self.folder, self.hardware)
-        model, selection = fit(self.config, tokenizer, corpus, self.folder, self.hardware)
-        return make_bundle(Trained(self.config, corpus, tokenizer, model, selection), self.folder)
+        self._fit(tokenizer, corpus)
+        return self.export()
 
     def pretrain(self) -> Path:
         """The encoder alone.
@@ -80,8 +87,34 @@ class Job:
 
     def fit(self) -> Path:
         """The classifier's weights, from the encoder in the folder if there is one; no bundle yet."""
-        fit(self.config, self.tokenizer(), self.corpus, self.folder, self.hardware)
-        return self.folder / BEST
+        self._fit(self.tokenizer(), self.corpus)
+        return self._better()[0]
+
+    def _fit(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
+        """The classifier; with teachers also a plain one, so that what they bring is measured, not believed."""
+        synthetic = labelled_lesson(corpus.synthetic, len(corpus.labels.names))
+        plain = labelled_lesson(corpus.train, len(corpus.labels.names)) + synthetic
+        if not self.config.distill.teachers:
+            fit(self.config, tokenizer, corpus, plain, self.folder, self.hardware)
+            return
+        # What was made to have a label needs no teacher's opinion.
+        lesson = distilled_lesson(self.config, corpus, self.folder, self.hardware) + synthetic
+        fit(self.config, tokenizer, corpus, lesson, self.folder, self.hardware)
+        (self.folder / PLAIN).mkdir(exist_ok=True)
+        for name in (ENCODER, START):
+            if (self.folder / name).exists() and not (self.folder / PLAIN / name).exists():
+                os.link(self.folder / name, self.folder / PLAIN / name)
+        fit(self.config, tokenizer, corpus, plain, self.folder / PLAIN, self.hardware)
+
+    def _better(self) -> tuple[Path, dict[str, float]]:
+        """The weights with the better dev score, distilled or plain, and the score of each."""
+        files = {"distilled": self.folder / BEST, "plain": self.folder / PLAIN / BEST}
+        if not self.config.distill.teachers:
+            return files["distilled"], {}
+        scores = {name: selection_of(file).best_score for name, file in files.items()}
+        better = max(scores, key=lambda name: scores[name])
+        log.info("fit: dev of the student %s; the %s one is kept", scores, better)
+        return files[better], scores
 
     def export(self) -> Path:
         """The bundle, from the best weights in the folder.
@@ -91,8 +124,9 @@ class Job:
         """
         corpus, tokenizer = self.corpus, self.tokenizer()
         model = build_classifier(self.config, tokenizer, len(corpus.labels.names), None)
-        selection = load_trained(model, self.folder / BEST, allow_collapsed=self.config.fit.allow_collapsed)
-        return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection), self.folder)
+        best, students = self._better()
+        selection = load_trained(model, best, allow_collapsed=self.config.fit.allow_collapsed)
+        return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection, students), self.folder)
 
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer; if there is none, `start_from`'s, or one learnt on the corpus or training rows."""
@@ -170,19 +204,3 @@ def _decisive(config: TrainConfig) -> dict[str, str]:
 
     collect("", config.model_dump(mode="json", exclude=_FREE))
     return found
-
-
-def start_from(bundle_folder: Path, run_folder: Path) -> None:
-    """Put a bundle's tokenizer and encoder into a run folder, for training to go on from them.
-
-    Raises:
-        UsageError: the bundle is a serving copy, without weights.
-        BundleRefused: it is damaged.
-    """
-    bundle = Bundle.load(bundle_folder)
-    if WEIGHTS not in bundle.manifest.files:
-        raise UsageError(f"start_from: {bundle_folder} is a serving copy without {WEIGHTS}")
-    weights = load_file(bundle_folder / WEIGHTS)
-    encoder = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
-    save_file(encoder, run_folder / "encoder.safetensors")
-    bundle.tokenizer.to_file(run_folder / TOKENIZER)

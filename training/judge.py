@@ -27,11 +27,10 @@ MIN_ROWS_TO_CALL_COLLAPSE = 50
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows ready for the network. labels: int64 [N]; truncated: share of rows longer than the limit."""
+    """Rows ready for the network. labels: int64 [N]."""
 
     rows: Ragged
     labels: npt.NDArray[np.int64]
-    truncated: float
 
 
 @dataclass

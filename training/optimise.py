@@ -1,10 +1,12 @@
 """One optimiser step and everything that belongs to it: schedule, clipping, moving average, mixed precision."""
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,11 +68,33 @@ def learning_rate_at(step: int, steps: int, config: OptimiserConfig) -> float:
     return config.learning_rate * factor
 
 
+_LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
+
+
+def _groups(model: nn.Module, config: OptimiserConfig) -> list[dict[str, Any]]:
+    """Parameter groups by depth and by whether they decay; the layer next to the head is at the full rate."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    depths = {name: int(found.group(1)) for name, _ in model.named_parameters() if (found := _LAYER.match(name))}
+    layers = max(depths.values(), default=-1) + 1
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, p in model.named_parameters():
+        embedding = name.startswith("encoder.embeddings.")
+        steps_down = layers if embedding else layers - 1 - depths.get(name, layers - 1)
+        groups.setdefault((steps_down, p.ndim >= 2 and id(p) not in tables), []).append(p)
+    return [
+        {"params": parameters, "weight_decay": config.weight_decay if decays else 0.0,
+         "rate_factor": config.layer_decay**steps_down}
+        for (steps_down, decays), parameters in groups.items()
+    ]  # fmt: skip
+
+
 class Optimiser:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) over a model, with its schedule and moving average.
 
-    Matrices decay; biases, norms and embeddings do not. `average` holds the exponential moving average of the
-    weights, with the early steps' bias kept small by a decay that grows with the step.
+    Matrices decay; biases, norms and embeddings do not. With `layer_decay` below 1 what is nearer the embeddings learns
+    slower (Howard and Ruder 2018, arXiv:1801.06146, section 3.2), so a pretrained start is not torn up.
+    `average` holds the exponential moving average of the weights, with the early steps' bias kept small by a decay that
+    grows with the step.
     """
 
     def __init__(self, model: nn.Module, config: OptimiserConfig, steps: int, ema_decay: float = 0.0) -> None:
@@ -81,17 +105,8 @@ class Optimiser:
         self.bad_steps = 0
         self._ema_decay = ema_decay
         self._named = dict(model.named_parameters())
-        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-        decayed = [p for p in self._named.values() if p.ndim >= 2 and id(p) not in tables]
-        others = [p for p in self._named.values() if p.ndim < 2 or id(p) in tables]
         self._adamw = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": config.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=config.learning_rate,
-            betas=(0.9, config.beta2),
-            fused=True,
+            _groups(model, config), lr=config.learning_rate, betas=(0.9, config.beta2), fused=True
         )
         self.average = {name: p.detach().clone() for name, p in self._named.items()} if ema_decay else {}
 
@@ -105,7 +120,7 @@ class Optimiser:
         """
         rate = learning_rate_at(self.step, self.steps, self.config)
         for group in self._adamw.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_factor"]
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(self._named.values(), self.config.clip_norm))
         if math.isfinite(norm) and math.isfinite(float(loss.detach())):

@@ -245,7 +245,7 @@ def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
         "",
         f"{facts['train_rows']:,} training rows ({by_label}), after dropping "
         f"{facts['train_repeats_dropped']:,} repeats, {facts['train_conflicts_dropped']:,} rows whose text has two "
-        f"labels and {facts['train_leaked_dropped']:,} whose text is also in dev or test.",
+        f"labels and {facts['train_leaked_dropped']:,} whose text is also in dev or test.{_made_up(facts)}",
         "",
         *(f"- **{name}**: {what}" for name, what in config.sources.items()),
         "",
@@ -261,6 +261,17 @@ def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _made_up(facts: Mapping[str, Any]) -> str:
+    """What `[augment]` added, as a sentence; nothing for nothing."""
+    added = facts["synthetic_rows"]
+    if not added["generated"] + added["noisy_copies"]:
+        return ""
+    return (
+        f" Added to them: {added['generated']:,} sentences made from templates and {added['noisy_copies']:,} copies of "
+        "rows with typing noise."
+    )
 
 
 def _card_table(figures: Mapping[str, Any]) -> list[str]:

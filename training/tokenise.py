@@ -6,6 +6,7 @@ running text keeps pieces from crossing word borders, so the tokenizer follows w
 when it serves.
 """
 
+import functools
 import logging
 import math
 from collections import Counter
@@ -40,8 +41,8 @@ def words_of(texts: Iterable[str]) -> Counter[str]:
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     """A tokenizer for texts like these; deterministic.
 
-    The vocabulary is every character of `basic_characters`, every character seen `min_count` times, and the
-    `config.pieces` most useful longer pieces.
+    The vocabulary is every character of `basic_characters` (with `every_character` off, those of ASCII only), every
+    character seen `min_count` times, and the `config.pieces` most useful longer pieces.
     """
     words = words_of(texts)
     log.info("tokenizer: %d distinct words", len(words))
@@ -49,7 +50,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     for word, count in words.items():
         for char in word:
             characters[char] += count
-    singles = sorted(basic_characters() | {c for c, count in characters.items() if count >= config.min_count})
+    always = {char for char in basic_characters() if config.every_character or char.isascii()}
+    singles = sorted(always | {c for c, count in characters.items() if count >= config.min_count})
     longer = _seeds(words, config)
     expected: dict[str, float] = {c: characters[c] + 0.01 for c in singles} | {p: float(words[p]) for p in longer}
     for target in _schedule(len(longer), config.pieces):
@@ -65,13 +67,14 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     return Tokenizer(pieces, [round(scores[p] if expected[p] >= 0.5 else floor, 4) for p in pieces])
 
 
-def basic_characters() -> set[str]:
+@functools.cache
+def basic_characters() -> frozenset[str]:
     """What is always in the vocabulary: CJK, Latin, Greek, Cyrillic, kana, digits, punctuation, emoji.
 
     Characters that `normalise` turns into something else (traditional ones, say) are left out: they never arrive.
     """
     points = (point for first, last in (*_CJK, *_OTHER, *_EMOJI) for point in range(first, last + 1))
-    return {char for char in map(chr, points) if char.isprintable() and normalise(char) == char}
+    return frozenset(char for char in map(chr, points) if char.isprintable() and normalise(char) == char)
 
 
 def _seeds(words: Counter[str], config: TokenizerConfig) -> list[str]:

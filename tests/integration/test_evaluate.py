@@ -73,7 +73,7 @@ def test_the_referee_stands_beside_the_rows_it_was_scored_on(
 def test_the_report_s_referee_is_one_fitted_on_the_training_rows(run: Path) -> None:
     corpus = read_corpus(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']))
     rows = corpus.test["test"]
-    answers = Referee(corpus).probabilities(rows).argmax(axis=1)
+    answers = Referee(corpus).probabilities([example.text for example in rows]).argmax(axis=1)
     expected = float(np.mean(answers == [example.label for example in rows]))
     assert metrics(run)["referee"]["test"]["test"]["accuracy"] == expected
 

@@ -13,8 +13,9 @@ from lengnuan.training.batches import Collator, training_order
 from lengnuan.training.config import ModelConfig, TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.errors import TrainingCollapsed, UsageError
-from lengnuan.training.fit import build_classifier, encode_examples, fit, hide_tokens, load_trained
+from lengnuan.training.fit import build_classifier, encode_examples, encode_texts, fit, hide_tokens, load_trained
 from lengnuan.training.judge import predict
+from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import Optimiser, choose_hardware
 from lengnuan.training.tokenise import train_tokenizer
 
@@ -42,7 +43,9 @@ def last_checkpoint(run_folder: Path) -> dict[str, torch.Tensor]:
 
 def test_it_learns_a_learnable_task(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
     config, tokenizer, corpus = prepared
-    model, selection = fit(config, tokenizer, corpus, tmp_path, choose_hardware(config))
+    model, selection = fit(
+        config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, choose_hardware(config)
+    )
     assert selection.best_score > 0.9
     assert not model.training
 
@@ -52,7 +55,7 @@ def test_the_kept_weights_are_the_best_and_score_what_was_logged(
 ) -> None:
     config, tokenizer, corpus = prepared
     hardware = choose_hardware(config)
-    model, selection = fit(config, tokenizer, corpus, tmp_path, hardware)
+    model, selection = fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, hardware)
     dev = encode_examples(tokenizer, corpus.dev["dev"], config.model.max_tokens)
     answers = predict(model, dev.rows, 512, hardware).argmax(axis=1)
     assert float((answers == dev.labels).mean()) == selection.best_score
@@ -61,7 +64,7 @@ def test_the_kept_weights_are_the_best_and_score_what_was_logged(
 def test_same_seed_same_weights(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
     config, tokenizer, corpus = prepared
     for name in ("a", "b"):
-        fit(config, tokenizer, corpus, tmp_path / name, choose_hardware(config))
+        fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path / name, choose_hardware(config))
     first, second = (load_file(tmp_path / name / "best.safetensors") for name in ("a", "b"))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
@@ -71,7 +74,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(
 ) -> None:
     config, tokenizer, corpus = prepared
     hardware = choose_hardware(config)
-    fit(config, tokenizer, corpus, tmp_path / "whole", hardware)
+    fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path / "whole", hardware)
     original = Optimiser.update
 
     def stop_midway(optimiser: Optimiser, loss: torch.Tensor) -> float:
@@ -82,8 +85,8 @@ def test_an_interrupted_run_ends_with_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(Optimiser, "update", stop_midway)
         with pytest.raises(KeyboardInterrupt):
-            fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
-    fit(config, tokenizer, corpus, tmp_path / "stopped", hardware)
+            fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path / "stopped", hardware)
+    fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path / "stopped", hardware)
     whole, stopped = (last_checkpoint(tmp_path / name) for name in ("whole", "stopped"))
     assert whole.keys() == stopped.keys()
     assert all(torch.equal(whole[key], stopped[key]) for key in whole)
@@ -97,16 +100,25 @@ def test_training_that_learns_nothing_is_called_collapsed(
     config, tokenizer, corpus = prepared
     monkeypatch.setattr(judge, "predict", lambda model, rows, tokens, hardware: np.tile([[1.0, 0.0]], (len(rows), 1)))
     with pytest.raises(TrainingCollapsed, match="no better than guessing"):
-        fit(config, tokenizer, corpus, tmp_path, choose_hardware(config))
+        fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, choose_hardware(config))
     with pytest.raises(TrainingCollapsed):
         load_trained(build_classifier(config, tokenizer, 2, None), tmp_path / "best.safetensors")
     overridden = changed(config, allow_collapsed=True)
-    assert fit(overridden, tokenizer, corpus, tmp_path, choose_hardware(config))[1].collapsed
+    assert fit(overridden, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, choose_hardware(config))[
+        1
+    ].collapsed
 
 
 def test_what_is_kept_is_the_moving_average(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
     config, tokenizer, corpus = prepared
-    fit(changed(config, epochs=1, evaluations_per_epoch=1), tokenizer, corpus, tmp_path, choose_hardware(config))
+    fit(
+        changed(config, epochs=1, evaluations_per_epoch=1),
+        tokenizer,
+        corpus,
+        labelled_lesson(corpus.train, 2),
+        tmp_path,
+        choose_hardware(config),
+    )
     kept, state = load_file(tmp_path / "best.safetensors"), last_checkpoint(tmp_path)
     assert torch.equal(kept["head.weight"], state["average.head.weight"])
     assert not torch.equal(kept["head.weight"], state["model.head.weight"])
@@ -123,9 +135,9 @@ def test_label_smoothing_is_what_it_says(
     model = build_classifier(settings, tokenizer, 2, None)
     train = encode_examples(tokenizer, corpus.train, config.model.max_tokens)
     first = training_order(train.rows.lengths, 512, seed=config.seed, epoch=0)[0]
-    batch = Collator(train.rows, train.labels, torch.device("cpu"))(first)
+    batch = Collator(train.rows, labelled_lesson(corpus.train, 2).targets, torch.device("cpu"))(first)
     minus_log = -torch.log_softmax(model(batch.token_ids, batch.mask), dim=1)
-    chosen = minus_log[torch.arange(len(first)), batch.labels]
+    chosen = minus_log[torch.arange(len(first)), train.labels[first]]
     expected = ((1 - smoothing) * chosen + smoothing * minus_log.mean(dim=1)).mean().item()
     losses: list[float] = []
 
@@ -135,7 +147,7 @@ def test_label_smoothing_is_what_it_says(
 
     monkeypatch.setattr(Optimiser, "update", stop_at_once)
     with pytest.raises(KeyboardInterrupt):
-        fit(settings, tokenizer, corpus, tmp_path, choose_hardware(settings))
+        fit(settings, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, choose_hardware(settings))
     assert losses == pytest.approx([expected], rel=1e-5)
 
 
@@ -147,7 +159,14 @@ def quiet(config: TrainConfig) -> ModelConfig:
 def test_few_rows_get_more_epochs(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
     config, tokenizer, corpus = prepared
     few = Corpus(corpus.labels, corpus.train[:8], corpus.dev, corpus.test, {})
-    fit(changed(config, epochs=2, min_steps=20, patience=99), tokenizer, few, tmp_path, choose_hardware(config))
+    fit(
+        changed(config, epochs=2, min_steps=20, patience=99),
+        tokenizer,
+        few,
+        labelled_lesson(few.train, 2),
+        tmp_path,
+        choose_hardware(config),
+    )
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
     evaluations = [row["step"] for row in rows if "dev_accuracy" in row]
     assert evaluations[-1] == 20
@@ -156,7 +175,14 @@ def test_few_rows_get_more_epochs(prepared: tuple[TrainConfig, Tokenizer, Corpus
 
 def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:
     config, tokenizer, corpus = prepared
-    fit(changed(config, epochs=40, patience=2), tokenizer, corpus, tmp_path, choose_hardware(config))
+    fit(
+        changed(config, epochs=40, patience=2),
+        tokenizer,
+        corpus,
+        labelled_lesson(corpus.train, 2),
+        tmp_path,
+        choose_hardware(config),
+    )
     lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     evaluations = sum("dev_accuracy" in line for line in lines)
     assert 3 <= evaluations < 80
@@ -197,8 +223,9 @@ def test_long_texts_are_cut_and_counted(prepared: tuple[TrainConfig, Tokenizer, 
     _, tokenizer, corpus = prepared
     found = encode_examples(tokenizer, corpus.train, 5)
     assert found.rows.lengths.max() == 5
-    assert 0.0 < found.truncated < 1.0
-    assert encode_examples(tokenizer, corpus.train, 500).truncated == 0.0
+    texts = [example.text for example in corpus.train]
+    assert 0.0 < encode_texts(tokenizer, texts, 5)[1] < 1.0
+    assert encode_texts(tokenizer, texts, 500)[1] == 0.0
 
 
 def test_token_dropout_hides_about_its_share_and_zero_hides_nothing() -> None:
@@ -215,5 +242,7 @@ def test_a_label_sorted_file_trains_like_a_shuffled_one(
     config, tokenizer, corpus = prepared
     rows = sorted(corpus.train, key=lambda example: example.label)
     by_label = Corpus(corpus.labels, rows, corpus.dev, corpus.test, {})
-    _, selection = fit(config, tokenizer, by_label, tmp_path, choose_hardware(config))
+    _, selection = fit(
+        config, tokenizer, by_label, labelled_lesson(by_label.train, 2), tmp_path, choose_hardware(config)
+    )
     assert selection.best_score > 0.9

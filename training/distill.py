@@ -1,0 +1,133 @@
+"""What each training text is to be answered with: its label, or also what larger models believe about it.
+
+Hinton et al. 2015 (arXiv:1503.02531). The target of a labelled row is `weight` times the teachers' mean belief plus
+the rest times its label; a text without a label gets the teachers' belief alone. The n-grams judge each training row
+with a model that has not seen it (five folds), so their beliefs are honest; the networks have seen their rows, but once
+or twice only.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from lengnuan.model.bundle import TOKENIZER
+from lengnuan.model.probabilities import softmax
+from lengnuan.model.tokenizer import Tokenizer, cut
+from lengnuan.training.batches import Ragged
+from lengnuan.training.config import TrainConfig
+from lengnuan.training.corpus import Corpus
+from lengnuan.training.data import read_texts, source_of
+from lengnuan.training.errors import UsageError
+from lengnuan.training.fit import build_classifier, load_trained
+from lengnuan.training.judge import BEST, predict
+from lengnuan.training.lesson import Lesson, Probabilities, labelled_lesson
+from lengnuan.training.optimise import Hardware
+from lengnuan.training.referee import Referee
+from lengnuan.training.splits import text_key
+
+log = logging.getLogger(__name__)
+
+BELIEFS = "beliefs.safetensors"
+
+
+def distilled_lesson(config: TrainConfig, corpus: Corpus, run_folder: Path, hardware: Hardware) -> Lesson:
+    """Training rows and `distill.texts` with the teachers' beliefs mixed in.
+
+    The beliefs are computed once and kept in `run_folder/beliefs.safetensors`.
+
+    Raises:
+        UsageError: a teacher is not there, of other classes, or the kept beliefs are of other texts or teachers.
+        TrainingCollapsed: a teacher is no better than guessing.
+    """
+    labelled = labelled_lesson(corpus.train, len(corpus.labels.names))
+    extra = _texts_without_label(config, corpus)
+    targets = _kept_or_made(config, corpus, labelled.texts + extra, run_folder, hardware)
+    rows, weight = len(labelled.texts), config.distill.weight
+    targets[:rows] = weight * targets[:rows] + (1.0 - weight) * labelled.targets
+    return Lesson(labelled.texts + extra, targets)
+
+
+def _texts_without_label(config: TrainConfig, corpus: Corpus) -> list[str]:
+    """Distinct texts of `distill.texts` that are no train, dev or test row."""
+    seen = corpus.train_keys() | corpus.held_out_keys()
+    texts = []
+    for path in config.distill.texts:
+        for text in read_texts(source_of(path, config.data)):
+            key = text_key(text)
+            if key and key not in seen:
+                seen.add(key)
+                texts.append(text)
+    return texts
+
+
+def _kept_or_made(
+    config: TrainConfig, corpus: Corpus, texts: list[str], run_folder: Path, hardware: Hardware
+) -> Probabilities:
+    file = run_folder / BELIEFS
+    identity = _identity(config, texts)
+    if file.exists():
+        with safe_open(file, framework="numpy") as kept:
+            if (kept.metadata() or {}).get("identity") != identity:
+                raise UsageError(f"{file} is of other texts or teachers: remove it, or choose another --output")
+        return np.array(load_file(file)["beliefs"], dtype=np.float32)
+    beliefs = _mean_belief(config, corpus, texts, hardware)
+    aside = file.with_suffix(".writing")
+    save_file({"beliefs": beliefs}, aside, metadata={"identity": identity})
+    aside.rename(file)
+    return beliefs
+
+
+def _identity(config: TrainConfig, texts: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass"))
+    for folder in config.distill.teachers:
+        if not (folder / BEST).is_file():
+            raise UsageError(f"distill.teachers: {folder} holds no trained weights: run its `fit` first")
+        digest.update((folder / BEST).read_bytes())
+    digest.update(f"{config.distill.ngram_share} {config.distill.temperature}".encode())
+    return digest.hexdigest()
+
+
+def _mean_belief(config: TrainConfig, corpus: Corpus, texts: list[str], hardware: Hardware) -> Probabilities:
+    settings = config.distill
+    log.info("distill: %d teachers judge %d texts", len(settings.teachers), len(texts))
+    parts = [teacher_belief(folder, config, texts, hardware) for folder in settings.teachers]
+    belief: Probabilities = np.mean(parts, axis=0, dtype=np.float32)
+    if settings.ngram_share:
+        referee = Referee(corpus)
+        rows = len(corpus.train)
+        ngrams = np.concatenate([referee.out_of_fold(corpus), referee.probabilities(texts[rows:])])
+        belief = (1.0 - settings.ngram_share) * belief + settings.ngram_share * ngrams.astype(np.float32)
+    labels = np.array([example.label for example in corpus.train])
+    agree = float((belief[: len(labels)].argmax(axis=1) == labels).mean())
+    log.info("distill: the teachers agree with %.1f %% of the labels", 100 * agree)
+    return belief.astype(np.float32)
+
+
+def teacher_belief(folder: Path, config: TrainConfig, texts: Sequence[str], hardware: Hardware) -> Probabilities:
+    """What the network of a run folder believes about each text: float32 [N, K], softened by `distill.temperature`.
+
+    Raises:
+        UsageError: a folder of another release, or of other labels.
+        TrainingCollapsed: it is no better than guessing.
+    """
+    try:
+        teacher = TrainConfig.model_validate_json((folder / "config.json").read_bytes())
+        tokenizer = Tokenizer.from_file(folder / TOKENIZER)
+        labels = json.loads((folder / "data.json").read_text(encoding="utf-8"))["labels"]
+    except (OSError, ValidationError, ValueError, KeyError) as error:
+        raise UsageError(f"distill.teachers: {folder}: {error}") from error
+    if config.labels and labels != list(config.labels):
+        raise UsageError(f"distill.teachers: {folder} answers with {labels}, not with {list(config.labels)}")
+    model = build_classifier(teacher, tokenizer, len(labels), None)
+    selection = load_trained(model, folder / BEST)
+    log.info("distill: teacher %s, dev %s %.4f", folder.name, teacher.fit.metric, selection.best_score)
+    rows = Ragged(cut(tokenizer.encode(text), teacher.model.max_tokens) for text in texts)
+    logits = predict(model.to(hardware.device), rows, 4 * config.fit.batch_tokens, hardware)
+    return softmax(logits / config.distill.temperature).astype(np.float32)

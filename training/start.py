@@ -1,0 +1,78 @@
+"""Where training begins when it does not begin at random: a bundle with weights, or an imported encoder.
+
+An encoder folder, which `lengnuan-train import` writes, holds `tokenizer.json`, `encoder.safetensors` (float32, by our
+parameter names) and `encoder.json` (the shape, where it came from, its licence).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lengnuan.model.bundle import MANIFEST, TOKENIZER, WEIGHTS, Bundle
+from lengnuan.model.encoder import Encoder
+from lengnuan.model.tokenizer import Tokenizer
+from lengnuan.training.errors import UsageError
+
+ENCODER = "encoder.safetensors"
+ABOUT = "encoder.json"
+START = "start.safetensors"  # in a run folder: what the run began with
+_POSITIONS = "embeddings.positions.weight"
+
+
+def load_encoder(encoder: Encoder, file: Path) -> None:
+    """Put the weights of `file` into `encoder`; positions beyond the encoder's are left out.
+
+    Raises:
+        UsageError: a parameter is missing, unknown, or of another shape; names the first of them.
+    """
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    if _POSITIONS in weights:
+        weights[_POSITIONS] = weights[_POSITIONS][: encoder.config.max_tokens]
+    try:
+        encoder.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UsageError(f"{file} does not fit [model]: {error}") from error
+
+
+def start_from(source: Path, run_folder: Path) -> None:
+    """Put the tokenizer and the encoder of `source` into a run folder.
+
+    Raises:
+        UsageError: no bundle or encoder folder, or a serving copy, without weights.
+        BundleRefused: the bundle is damaged.
+    """
+    weights, tokenizer = _read_bundle(source) if (source / MANIFEST).exists() else _read_encoder(source)
+    save_file(weights, run_folder / START)
+    tokenizer.to_file(run_folder / TOKENIZER)
+
+
+def _read_bundle(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
+    bundle = Bundle.load(folder)
+    if WEIGHTS not in bundle.manifest.files:
+        raise UsageError(f"start_from: {folder} is a serving copy without {WEIGHTS}")
+    weights = load_file(folder / WEIGHTS)
+    encoder = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+    return encoder, bundle.tokenizer
+
+
+def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
+    if not (folder / ABOUT).exists():
+        raise UsageError(f"start_from: {folder} holds neither a bundle nor an encoder of `lengnuan-train import`")
+    try:
+        return load_file(folder / ENCODER), Tokenizer.from_file(folder / TOKENIZER)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"start_from: {error}") from error
+
+
+def about(source: Path) -> dict[str, Any]:
+    """What is recorded of an imported encoder: origin, licence, shape, layers; {} for a bundle."""
+    file = source / ABOUT
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
