@@ -4,7 +4,6 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
-import random
 import shutil
 import statistics
 import time
@@ -176,13 +175,15 @@ def behaviour(classifier: Classifier, rows: Mapping[str, Sequence[tuple[str, int
 
 
 def timing_texts(test: Mapping[str, Sequence[Example]]) -> list[str]:
-    """The texts that every system is timed on: as many of each set, spread over it, in chance order."""
+    """The texts that every system is timed on: as many of each set, spread over it, short ones first.
+
+    By length, because a batch is padded to its longest text: in chance order most of the work would be padding.
+    """
     texts = []
     for rows in test.values():
         places = np.linspace(0, len(rows) - 1, min(TEXTS_A_SET, len(rows))).astype(int)
         texts += [rows[place].text for place in places]
-    random.Random(0).shuffle(texts)
-    return texts
+    return sorted(texts, key=len)
 
 
 def texts_per_second(classifier: Classifier, texts: Sequence[str]) -> float:

@@ -114,7 +114,7 @@ def _overview(results: Results) -> str:
         "MB",
         "texts/s",
     ]
-    head += ["trained for, CPU s", "chosen on dev"]
+    head += ["trained for, CPU s", "chosen on dev, or version"]
     lines = []
     for system in results["systems"]:
         mean, margin = system["mean"], system.get("margin")

@@ -157,6 +157,7 @@ def test_speed_is_measured_on_as_many_texts_of_each_set() -> None:
     texts = measuring.timing_texts(test)
     assert [sum(text.startswith(name) for text in texts) for name in test] == [measuring.TEXTS_A_SET] * 2
     assert len(set(texts)) == 2 * measuring.TEXTS_A_SET
+    assert texts == sorted(texts, key=len)
     assert measuring.texts_per_second(counting([]).load(Path()), texts) > 0
 
 
