@@ -68,7 +68,7 @@ def _megabytes(system: Figures) -> str:
 
 
 def _speed(system: Figures) -> str:
-    return f"{system['texts_per_second']:,.0f}"
+    return "–" if "from" in system else f"{system['texts_per_second']:,.0f}"
 
 
 def long_tables(results: Results) -> str:
@@ -97,10 +97,19 @@ def long_tables(results: Results) -> str:
 def measured_on(results: Results) -> str:
     """Hardware, releases, commit, rows."""
     speed = results["timing"]
+    earlier: dict[str, list[str]] = {}
+    for system in results["systems"]:
+        if "from" in system:
+            earlier.setdefault(system["from"], []).append(system["name"])
+    others = "".join(
+        f"\n{', '.join(names)}: answers of an earlier run, whose speeds say nothing here:\n{machine}"
+        for machine, names in earlier.items()
+    )
     return (
         f"{results['machine']}\n{results['packages']}\n"
         f"{results['train_rows']:,} training rows; speed: one thread, {speed['texts']:,} texts of "
         f"{speed['characters']:.0f} characters on average, load of the machine before the run {speed['load']:.1f}"
+        f"{others}"
     )
 
 

@@ -18,7 +18,9 @@ from lengnuan.training.noise import perturb
 from lengnuan.training.splits import keys_of
 
 CUES = ("不", "没", "没有", "虽然", "尽管", "但是", "不过", "比", "没想到", "除了", "谁", "早知道", "一点", "推荐")
-SLANG = ("yyds", "绝绝子", "种草", "踩雷", "避雷", "真香", "智商税", "吹爆", "神仙", "天花板", "割韭菜")
+SLANG = ("种草", "避雷", "破防", "拔草", "属实")
+PRAISE = ("yyds", "绝绝子", "真香", "吹爆", "神仙", "天花板")
+BLAME = ("踩雷", "智商税", "割韭菜", "拉胯", "翻车")
 
 
 @cache
@@ -45,7 +47,7 @@ def test_all_sentences_differ_and_stay_short() -> None:
 
 def test_labels_and_categories_come_equally_often() -> None:
     counts = Counter((row.domain, row.label) for row in rows())
-    assert len(counts) == 22
+    assert len(counts) == 30
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
@@ -57,6 +59,12 @@ def test_no_cue_word_stands_for_a_label(cue: str) -> None:
 @pytest.mark.parametrize("word", SLANG)
 def test_no_slang_stands_for_a_label(word: str) -> None:
     assert 0.4 <= positive_share(word) <= 0.6
+
+
+@pytest.mark.parametrize("word", [*PRAISE, *BLAME])
+def test_slang_with_a_verdict_leans_its_way_and_can_be_turned(word: str) -> None:
+    share = positive_share(word)
+    assert 0.6 <= (share if word in PRAISE else 1 - share) <= 0.9
 
 
 @pytest.mark.parametrize("noun", ["味道", "房间", "屏幕", "物流", "剧情", "文笔", "心情", "老师", "米饭", "界面"])

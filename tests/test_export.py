@@ -9,7 +9,7 @@ import torch
 from onnx import helper, numpy_helper
 from small_runs import sentences, small_config, write_tsv
 
-from lengnuan.model.bundle import Bundle
+from lengnuan.model.bundle import Bundle, WeightType
 from lengnuan.model.encoder import Classifier, EncoderConfig
 from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.training import export
@@ -19,6 +19,7 @@ from lengnuan.training.export import (
     check_axes,
     check_parity,
     export_onnx,
+    graph_weights,
     int8_codes,
     parity_cases,
     round_weights,
@@ -67,6 +68,20 @@ def test_the_mask_is_boolean_and_is_fed_by_name(exported: Path) -> None:
 
 def test_the_graph_itself_tells_its_labels(exported: Path) -> None:
     assert {p.key: p.value for p in onnx.load(exported).metadata_props} == {"labels": '["a", "b", "c"]'}
+
+
+@pytest.mark.parametrize("weight_type", ["float32", "float16", "int8"])
+def test_the_graph_gives_every_parameter_back(weight_type: WeightType, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Classifier(CONFIG, 3).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)  # no two alike
+    round_weights(model, weight_type)
+    export_onnx(model, tmp_path / "model.onnx", weight_type, {})
+    found = graph_weights(tmp_path / "model.onnx")
+    expected = model.state_dict()
+    assert expected.keys() <= found.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_a_frozen_axis_is_refused() -> None:

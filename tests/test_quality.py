@@ -199,6 +199,22 @@ def test_the_long_tables_have_everything() -> None:
     assert columns == [10]
 
 
+def test_what_is_not_measured_again_keeps_its_figures_but_not_its_speed() -> None:
+    rows = {"labels": ["a", "b"], "train": "1", "dev": {"first": "2"}, "test": {"first": "3"}}
+    before = stored() | {"identity": rows | {"synthetic": "4"}}
+    now = stored() | {"identity": rows, "machine": "another chip"}
+    now["systems"] = [system | {"version": "4567"} for system in now["systems"] if system["name"] == "default"]
+    found = quality.beside_stored(now, before)
+    assert [(s["name"], s["version"], s.get("from")) for s in found["systems"]] == [
+        ("default", "4567", None), ("SnowNLP", "0123", "a chip")]  # fmt: skip
+    assert tables.short_table(found).splitlines()[-2].split()[-2:] == ["1,234", "–"]
+    assert "SnowNLP: answers of an earlier run" in tables.measured_on(found)
+    with pytest.raises(SystemExit, match="other train rows"):
+        quality.beside_stored(now | {"identity": rows | {"train": "9"}}, before)
+    with pytest.raises(SystemExit, match="behaviour"):
+        quality.beside_stored(now | {"behaviour": {"plain": 5}}, before)
+
+
 def pages(root: Path, text: str) -> list[Path]:
     files = [root / name for name in (quality.PAGE, *quality.READMES)]
     for file in files:

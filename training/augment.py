@@ -8,12 +8,7 @@ and no 虽然 can stand for a label. The templates and their notation are in phr
 import logging
 import random
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 from lengnuan.model.text import normalise
 from lengnuan.training.config import AugmentConfig
@@ -21,126 +16,45 @@ from lengnuan.training.data import Example, LabelSet
 from lengnuan.training.errors import UsageError
 from lengnuan.training.noise import perturb
 from lengnuan.training.splits import without
+from lengnuan.training.wording import NEEDS, SLOT, Domain, Group, Template, phrases
 
 log = logging.getLogger(__name__)
 
 LABELS = ("negative", "positive")
 
-_FOLDER = Path(__file__).with_name("phrases")
 _CHOICE = re.compile(r"\(([^()]*)\)")
-_SLOT = re.compile(r"\{(\w+)\}")
 _ADVERBS = ("很", "非常", "特别", "真的很", "超级", "相当", "十分", "格外")
 _EXCLAMATIONS = ("太{}了", "真{}", "真的{}", "好{}啊", "挺{}的", "真是太{}了", "超级{}", "够{}的")
 _ENDINGS = ("", "", "", "。", "。", "！", "!", "～", "...", "。。。", "！！")
 _TRIES = 200  # draws that bring nothing new before it gives up
 
-# Which lists of a group a predicate slot draws from, as (of the positive label, of the negative label).
-_AFFIRMED = (("good", "fine"), ("bad", "worst"))
-_NEGATED = (("good",), ("bad",))
 _OF_A_NOUN = {"p", "q", "s", "r", "a", "b", "x", "y", "k", "h"}
+_BY_LABEL = ({"event": "woes", "deed": "wrongs"}, {"event": "joys", "deed": "rights"})
 _OPPOSITE = {"q": "p", "r": "s", "b": "a"}
-_NEEDS = {"x": {"good", "bad"}, "y": {"good", "bad"}, "k": {"merits", "flaws"}, "h": {"merits", "flaws"}}
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Nouns, and the predicates that all of them take."""
-
-    nouns: list[str]
-    whole: bool
-    words: dict[str, list[str]]
-
-    def adjectives(self, label: int, *, negatable: bool = False) -> list[str]:
-        kinds = (_NEGATED if negatable else _AFFIRMED)[1 - label]
-        return [word for kind in kinds for word in self.words.get(kind, ())]
-
-
-@dataclass(frozen=True)
-class _Domain:
-    name: str
-    words: dict[str, list[str]]  # verb, self, rivals, leads
-    groups: list[_Group]
-
-
-@dataclass(frozen=True)
-class _Template:
-    """One text a label, and the slots of both."""
-
-    category: str
-    texts: tuple[str, str]
-    slots: frozenset[str]
-
-    def needs(self, noun: str) -> set[str]:
-        """The lists that the group of `n`, `m` or `t` must have."""
-        prefix = "" if noun == "n" else noun
-        return {need for slot, needs in _NEEDS.items() if prefix + slot in self.slots for need in needs}
-
-
-@dataclass(frozen=True)
-class _Phrases:
-    domains: list[_Domain]
-    templates: dict[str, list[_Template]]
-    shared: dict[str, list[str]]  # words of either label
-    words: tuple[dict[str, list[str]], dict[str, list[str]]]  # words of each label
-
-
-@cache
-def _phrases() -> _Phrases:
-    first, more, *lexicons = (
-        tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-        for name in ("templates", "more_templates", "lexicon_places", "lexicon_goods", "lexicon_media")
-    )
-    words = {label: {name: text.split() for name, text in found.items()} for label, found in first.pop("words").items()}
-    templates = {
-        category: [_template(category, pair) for pair in _pairs(found)] for category, found in (first | more).items()
-    }
-    return _Phrases(
-        [_domain(domain) for lexicon in lexicons for domain in lexicon["domain"]],
-        templates,
-        words["any"],
-        (words["negative"], words["positive"]),
-    )
-
-
-def _pairs(category: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield from ((text, text) for text in category["same"])
-    yield from ((negative, positive) for negative, positive in category["pairs"])
-
-
-def _template(category: str, texts: tuple[str, str]) -> _Template:
-    return _Template(category, texts, frozenset(_SLOT.findall("".join(texts))))
-
-
-def _domain(content: dict[str, Any]) -> _Domain:
-    groups = [
-        _Group(
-            group["nouns"].split(),
-            group.get("whole", False),
-            {key: value.split() for key, value in group.items() if isinstance(value, str)},
-        )
-        for group in content["group"]
-    ]
-    words = {key: value.split() for key, value in content.items() if isinstance(value, str)}
-    return _Domain(content["name"], words, groups)
+# Which list of a domain a slot draws from; `2` behind the slot is another word of that list.
+_LISTS = {name: f"{name}s" for name in ("fault", "virtue", "mark", "wrong", "right")} | {"who": "who"}
 
 
 class _Scene:
     """Where a template is played: a domain and its nouns, the same for both labels."""
 
-    def __init__(self, domain: _Domain, template: _Template, draw: random.Random) -> None:
+    def __init__(self, domain: Domain, template: Template, draw: random.Random) -> None:
         self.domain, self.template, self._draw = domain, template, draw
         parts = [group for group in domain.groups if not group.whole]
         wholes = [group for group in domain.groups if group.whole]
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, Group] = {}
         # Negations and conjunctions say the same for both labels, so that none of them stands for one.
-        self._shared = {name: draw.choice(words) for name, words in _phrases().shared.items()}
+        self._shared = {name: draw.choice(words) for name, words in phrases().shared.items()}
+        for slot, name in _LISTS.items():
+            words = domain.words.get(name, ())
+            self._shared |= dict(zip((slot, f"{slot}2"), draw.sample(words, min(2, len(words))), strict=False))
         self._nouns: dict[str, str] = {}
         common = "c" in template.slots  # 的 before a noun: none with 这 or another 的 in it
         self._cast("n", parts if common else domain.groups, plain=common)
         self._cast("m", [group for group in parts if group is not self._groups.get("n")])
         self._cast("t", wholes)
 
-    def _cast(self, name: str, groups: Sequence[_Group], *, plain: bool = False) -> None:
+    def _cast(self, name: str, groups: Sequence[Group], *, plain: bool = False) -> None:
         needs = self.template.needs(name)
         fitting = [group for group in groups if needs <= group.words.keys()]
         nouns = [(group, noun) for group in fitting for noun in group.nouns if not (plain and "的" in noun)]
@@ -153,7 +67,8 @@ class _Scene:
         nouns = {"n" if slot == "c" else slot for slot in slots if slot in {"n", "c", "m", "t"}}
         nouns |= {slot[0] if len(slot) == 2 else "n" for slot in slots if slot[-1] in _OF_A_NOUN and len(slot) < 3}
         verb = {"v", "end", "self", "rival"} & slots
-        return nouns <= self._nouns.keys() and not (verb and "verb" not in words)
+        lists = {_LISTS[name] for slot in slots if (name := slot.rstrip("2")) in _LISTS}
+        return nouns <= self._nouns.keys() and lists <= words.keys() and not (verb and "verb" not in words)
 
     def sentence(self, label: int) -> str:
         """The template's text for a label, with everything filled in."""
@@ -161,7 +76,7 @@ class _Scene:
 
     def _text(self, text: str, label: int) -> str:
         chosen = dict(self._shared)  # a slot that comes twice says the same twice
-        while found := _SLOT.search(text):
+        while found := SLOT.search(text):
             slot = found[1]
             if slot not in chosen:
                 chosen[slot] = self._fill(slot, label)
@@ -182,12 +97,12 @@ class _Scene:
             return self._nouns["n" if slot == "c" else slot]
         if len(slot) <= 2 and slot[-1] in _OF_A_NOUN:
             return self._predicate(slot[-1], self._groups[slot[0] if len(slot) == 2 else "n"], label)
-        key = {"v": "verb", "rival": "rivals"}.get(slot, slot)
+        key = {"v": "verb", "rival": "rivals", **_BY_LABEL[label]}.get(slot, slot)
         if key in self.domain.words:
             return self._draw.choice(self.domain.words[key])
-        return self._draw.choice(_phrases().words[label][slot])
+        return self._draw.choice(phrases().words[label][slot])
 
-    def _predicate(self, slot: str, group: _Group, label: int) -> str:
+    def _predicate(self, slot: str, group: Group, label: int) -> str:
         if slot in _OPPOSITE:
             slot, label = _OPPOSITE[slot], 1 - label
         choice = self._draw.choice
@@ -204,15 +119,15 @@ class _Scene:
             return choice(group.words[lack])
         return ("有", "很有")[label] + choice(group.words[have])
 
-    def _any_predicate(self, group: _Group, label: int) -> str:
+    def _any_predicate(self, group: Group, label: int) -> str:
         chance = self._draw.random()
-        phrases = _phrases()
-        if chance < 0.15 and _NEEDS["x"] <= group.words.keys():
-            return self._draw.choice(phrases.shared["never"]) + self._predicate("x", group, label)
-        if chance < 0.25 and _NEEDS["k"] <= group.words.keys():
-            return self._draw.choice(phrases.shared["lacks"]) + self._predicate("k", group, label)
+        found = phrases()
+        if chance < 0.15 and NEEDS["x"] <= group.words.keys():
+            return self._draw.choice(found.shared["never"]) + self._predicate("x", group, label)
+        if chance < 0.25 and NEEDS["k"] <= group.words.keys():
+            return self._draw.choice(found.shared["lacks"]) + self._predicate("k", group, label)
         if chance < 0.4:
-            return self._draw.choice(phrases.words[label]["loud"])
+            return self._draw.choice(found.words[label]["loud"])
         if chance < 0.7:
             return self._predicate("s", group, label)
         return self._draw.choice(_EXCLAMATIONS).format(self._predicate("a", group, label))
@@ -228,7 +143,7 @@ def _dressed(scene: _Scene, text: str, label: int, draw: random.Random) -> str:
     if text[-1] not in "？！":
         text += draw.choice(_ENDINGS)
     if "emo" not in scene.template.slots and draw.random() < 0.08:
-        text += draw.choice(_phrases().words[label]["emo"])
+        text += draw.choice(phrases().words[label]["emo"])
     comma = draw.choice(("，", "，", "，", "，", ",", " "))
     return text.replace("，", comma)
 
@@ -240,14 +155,14 @@ def generate(count: int, seed: int) -> list[Example]:
         UsageError: there are not that many.
     """
     draw = random.Random(seed)
-    phrases = _phrases()
-    categories = list(phrases.templates)
+    wording = phrases()
+    categories = list(wording.templates)
     found: list[Example] = []
     seen: set[str] = set()
     tries = 0
     while len(found) < count:
-        template = draw.choice(phrases.templates[categories[len(found) // 2 % len(categories)]])
-        scene = _Scene(draw.choice(phrases.domains), template, draw)
+        template = draw.choice(wording.templates[categories[len(found) // 2 % len(categories)]])
+        scene = _Scene(draw.choice(wording.domains), template, draw)
         if not scene.playable():
             continue
         texts = [_dressed(scene, scene.sentence(label), label, draw) for label in (0, 1)]

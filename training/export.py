@@ -144,6 +144,36 @@ def graph_outputs(classes: int) -> tuple[TensorEntry, ...]:
     return (TensorEntry(name="logits", type="float32", shape=("batch", classes)),)
 
 
+def graph_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The parameters in a graph of `export_onnx`, float32 by our names; as rounded as they are stored there.
+
+    The exporter renames the matrices that it transposes, but not their biases: a matrix is the other factor of what a
+    bias is added to.
+    """
+    graph = onnx.load(path).graph
+    values = _restored({constant.name: numpy_helper.to_array(constant) for constant in graph.initializer})
+    products = {node.output[0]: node.input for node in graph.node if node.op_type == "MatMul"}
+    for node in graph.node:
+        if node.op_type == "Add" and node.input[0] in products and node.input[1].endswith(".bias"):
+            matrix = products[node.input[0]][1]
+            values[node.input[1].removesuffix("bias") + "weight"] = values.pop(matrix).T
+    return {name: torch.from_numpy(np.array(value, order="C")) for name, value in values.items()}
+
+
+def _restored(stored: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """What `_store_small` kept, as it was before."""
+    values: dict[str, npt.NDArray[Any]] = {}
+    for key, kept in stored.items():
+        name, _, kind = key.rpartition(".")
+        if kind == "int8":
+            values[name] = kept * stored[f"{name}.scale"]
+        elif kind == "half":
+            values[name] = kept.astype(np.float32)
+        elif f"{name}.int8" not in stored:
+            values[key] = kept
+    return values
+
+
 def _store_small(graph: onnx.ModelProto, weight_type: WeightType) -> None:
     """Keep large float32 constants in fewer bytes, and nodes that turn them back: a smaller file, the same arithmetic.
 

@@ -49,6 +49,11 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example], max_token
     return Encoded(rows, np.array([example.label for example in examples], dtype=np.int64))
 
 
+def encode_dev(config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus) -> dict[str, Encoded]:
+    """The dev rows of every source."""
+    return {name: encode_examples(tokenizer, rows, config.model.max_tokens) for name, rows in corpus.dev.items()}
+
+
 def build_classifier(config: TrainConfig, tokenizer: Tokenizer, classes: int, encoder_file: Path | None) -> Classifier:
     """A fresh classifier; its encoder from `encoder_file` if there is one, its head always new.
 
@@ -80,10 +85,9 @@ def fit(
     begin = next((file for name in (ENCODER, START) if (file := run_folder / name).exists()), None)
     model = build_classifier(config, tokenizer, len(corpus.labels.names), begin).to(hardware.device)
     batches = _all_batches(rows, config)
-    evaluate_every = max(1, len(batches) // (settings.epochs * settings.evaluations_per_epoch))
+    evaluate_every = max(1, int(len(batches) // (settings.epochs * settings.evaluations_per_epoch)))
     optimiser = Optimiser(model, settings.optimiser, len(batches), settings.ema_decay)
-    dev = {name: encode_examples(tokenizer, rows, config.model.max_tokens) for name, rows in corpus.dev.items()}
-    judge = Judge(dev, config, hardware, run_folder)
+    judge = Judge(encode_dev(config, tokenizer, corpus), config, hardware, run_folder)
     judge.resume(optimiser)
     _log_start(rows, truncated, len(batches), hardware)
     collate = Collator(rows, lesson.targets, hardware.device)
@@ -114,7 +118,9 @@ def _all_batches(rows: Ragged, config: TrainConfig) -> list[npt.NDArray[np.int64
     batches: list[npt.NDArray[np.int64]] = []
     epoch = 0
     while epoch < settings.epochs or len(batches) < settings.min_steps:
-        batches += training_order(rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
+        order = training_order(rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
+        part = min(1.0, settings.epochs - epoch)  # of this epoch; beyond the last, `min_steps` takes whole ones
+        batches += order[: max(1, round(part * len(order)))] if part > 0 else order
         epoch += 1
     return batches
 

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from lengnuan.model.bundle import TOKENIZER
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.assemble import Trained, make_bundle
+from lengnuan.training.average import average, average_tokenizer
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import read_texts, source_of
@@ -70,7 +71,7 @@ class Job:
         """Everything, from data to bundle; returns the bundle's folder."""
         corpus = self.corpus
         tokenizer = self.tokenizer()
-        if self.config.pretrain.corpus:
+        if self.config.pretrain.corpus and not self.config.average:
             pretrain(self.config, tokenizer, self._corpus_texts(), self.folder, self.hardware)
         self._fit(tokenizer, corpus)
         return self.export()
@@ -92,6 +93,9 @@ class Job:
 
     def _fit(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
         """The classifier; with teachers also a plain one, so that what they bring is measured, not believed."""
+        if self.config.average:
+            average(self.config, tokenizer, corpus, self.folder, self.hardware)
+            return
         synthetic = labelled_lesson(corpus.synthetic, len(corpus.labels.names))
         plain = labelled_lesson(corpus.train, len(corpus.labels.names)) + synthetic
         if not self.config.distill.teachers:
@@ -107,7 +111,9 @@ class Job:
         fit(self.config, tokenizer, corpus, plain, self.folder / PLAIN, self.hardware)
 
     def _better(self) -> tuple[Path, dict[str, float]]:
-        """The weights with the better dev score, distilled or plain, and the score of each."""
+        """The weights with the better dev score, distilled or plain, and the score of each; or the runs' average."""
+        if self.config.average:
+            return self.folder / BEST, {run.name: selection_of(run / BEST).best_score for run in self.config.average}
         files = {"distilled": self.folder / BEST, "plain": self.folder / PLAIN / BEST}
         if not self.config.distill.teachers:
             return files["distilled"], {}
@@ -129,9 +135,11 @@ class Job:
         return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection, students), self.folder)
 
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer; if there is none, `start_from`'s, or one learnt on the corpus or training rows."""
+        """The folder's tokenizer; if there is none, that of `average` or `start_from`, or one learnt on the texts."""
         file = self.folder / TOKENIZER
-        if not file.exists() and self.config.start_from:
+        if not file.exists() and self.config.average:
+            average_tokenizer(self.config.average).to_file(file)
+        elif not file.exists() and self.config.start_from:
             start_from(self.config.start_from, self.folder)
         elif not file.exists():
             rows = (example.text for example in self.corpus.train)

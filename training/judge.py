@@ -69,16 +69,21 @@ class Judge:
     def evaluate(self, model: Classifier, optimiser: Optimiser) -> dict[str, float]:
         """Score on dev; returns `dev_loss`, `dev_accuracy` and `dev_macro_f1`, each the mean over the sources."""
         with optimiser.averaged():
-            scores, collapsed = self._scores(model)
-            score = scores[f"dev_{self._config.fit.metric}"]
-            self.selection.without_gain += 1
-            if self.selection.prefers(score, collapsed):
-                self.selection = Selection(score, optimiser.step, 0, collapsed)
-                _save_weights(model, self._run_folder / BEST, self.selection)
-        note = ": no better than guessing" if collapsed else ""
-        log.info("fit %d: dev %s %.4f%s", optimiser.step, self._config.fit.metric, score, note)
+            scores = self.consider(model, optimiser.step)
         state = {"selection": asdict(self.selection)}
         save_checkpoint(self._run_folder / "fit-checkpoints", optimiser.step, optimiser.tensors(), state)
+        return scores
+
+    def consider(self, model: Classifier, step: int) -> dict[str, float]:
+        """Score these weights on dev and keep them if they are the best so far; returns the scores of `evaluate`."""
+        scores, collapsed = self._scores(model)
+        score = scores[f"dev_{self._config.fit.metric}"]
+        self.selection.without_gain += 1
+        if self.selection.prefers(score, collapsed):
+            self.selection = Selection(score, step, 0, collapsed)
+            _save_weights(model, self._run_folder / BEST, self.selection)
+        note = ": no better than guessing" if collapsed else ""
+        log.info("fit %d: dev %s %.4f%s", step, self._config.fit.metric, score, note)
         return scores
 
     def out_of_patience(self) -> bool:

@@ -1,4 +1,6 @@
-"""Where training begins when it does not begin at random: a bundle with weights, or an imported encoder.
+"""Where training begins when it does not begin at random: a bundle, or an imported encoder.
+
+A bundle without `weights.safetensors` gives those of its graph, which may be rounded.
 
 An encoder folder, which `lengnuan-train import` writes, holds `tokenizer.json`, `encoder.safetensors` (float32, by our
 parameter names) and `encoder.json` (the shape, where it came from, its licence).
@@ -13,9 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lengnuan.model.bundle import MANIFEST, TOKENIZER, WEIGHTS, Bundle
-from lengnuan.model.encoder import Encoder
+from lengnuan.model.encoder import Encoder, EncoderConfig
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.errors import UsageError
+from lengnuan.training.export import graph_weights
 
 ENCODER = "encoder.safetensors"
 ABOUT = "encoder.json"
@@ -45,7 +48,7 @@ def start_from(source: Path, run_folder: Path) -> None:
     """Put the tokenizer and the encoder of `source` into a run folder.
 
     Raises:
-        UsageError: no bundle or encoder folder, or a serving copy, without weights.
+        UsageError: no bundle or encoder folder, or a bundle without weights whose graph is not one of ours.
         BundleRefused: the bundle is damaged.
     """
     weights, tokenizer = _read_bundle(source) if (source / MANIFEST).exists() else _read_encoder(source)
@@ -55,11 +58,20 @@ def start_from(source: Path, run_folder: Path) -> None:
 
 def _read_bundle(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     bundle = Bundle.load(folder)
-    if WEIGHTS not in bundle.manifest.files:
-        raise UsageError(f"start_from: {folder} is a serving copy without {WEIGHTS}")
-    weights = load_file(folder / WEIGHTS)
+    whole = WEIGHTS in bundle.manifest.files
+    weights = load_file(folder / WEIGHTS) if whole else graph_weights(bundle.model_file)
     encoder = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+    if not whole and not _has_all(encoder, bundle.manifest.encoder):
+        raise UsageError(
+            f"start_from: {folder} holds no {WEIGHTS}, and its graph, of another program, does not tell its weights "
+            "apart: start from a bundle that was exported with include_weights = true"
+        )
     return encoder, bundle.tokenizer
+
+
+def _has_all(weights: dict[str, Tensor], shape: dict[str, Any]) -> bool:
+    """Whether these are the parameters of an encoder of that shape."""
+    return bool(shape) and Encoder(EncoderConfig(**shape)).state_dict().keys() == weights.keys()
 
 
 def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:

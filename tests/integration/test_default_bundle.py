@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 from service_fixtures import running
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
+from lengnuan.model.encoder import Encoder, EncoderConfig
 from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.padding import pad
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.service.app import create_app
 from lengnuan.service.settings import Settings
+from lengnuan.training.start import START, load_encoder, start_from
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +56,11 @@ def classify() -> Iterator[Classify]:
 
         yield post
         runner.run(stack.aclose())
+
+
+def test_training_can_start_from_it(bundle: Bundle, tmp_path: Path) -> None:
+    start_from(DEFAULT_BUNDLE, tmp_path)
+    load_encoder(Encoder(EncoderConfig(**bundle.manifest.encoder)), tmp_path / START)
 
 
 def test_it_answers_as_recorded(bundle: Bundle, engine: OnnxEngine) -> None:

@@ -9,11 +9,19 @@ from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.model.tokenizer import MASK_ID, Tokenizer
 from lengnuan.training import judge
-from lengnuan.training.batches import Collator, training_order
+from lengnuan.training.batches import Collator, Ragged, training_order
 from lengnuan.training.config import ModelConfig, TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.errors import TrainingCollapsed, UsageError
-from lengnuan.training.fit import build_classifier, encode_examples, encode_texts, fit, hide_tokens, load_trained
+from lengnuan.training.fit import (
+    _all_batches,
+    build_classifier,
+    encode_examples,
+    encode_texts,
+    fit,
+    hide_tokens,
+    load_trained,
+)
 from lengnuan.training.judge import predict
 from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import Optimiser, choose_hardware
@@ -171,6 +179,17 @@ def test_few_rows_get_more_epochs(prepared: tuple[TrainConfig, Tokenizer, Corpus
     evaluations = [row["step"] for row in rows if "dev_accuracy" in row]
     assert evaluations[-1] == 20
     assert len(evaluations) == 4
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(0.5, 5), (1.0, 10), (1.3, 13), (2, 20), (0.01, 1)])
+def test_the_last_epoch_may_be_a_part(
+    prepared: tuple[TrainConfig, Tokenizer, Corpus], epochs: float, steps: int
+) -> None:
+    rows = Ragged([[1] * 8] * 40)
+    batches = _all_batches(rows, changed(prepared[0], epochs=epochs, min_steps=1, batch_tokens=32))
+    assert len(batches) == steps
+    first = np.concatenate(batches[:10])
+    assert len(set(first.tolist())) == len(first)
 
 
 def test_patience_stops_early(prepared: tuple[TrainConfig, Tokenizer, Corpus], tmp_path: Path) -> None:

@@ -133,9 +133,9 @@ def test_training_can_start_from_a_bundle(run: Path, tmp_path: Path) -> None:
     assert torch.allclose(old["encoder.norm.weight"], new["encoder.norm.weight"], atol=1e-6)
 
 
-def test_training_cannot_start_from_a_serving_copy(run: Path, tmp_path: Path, tiny_bundle: Path) -> None:
+def test_training_cannot_start_from_a_graph_of_another_program(tmp_path: Path, tiny_bundle: Path) -> None:
     write_tsv(tmp_path / "train.tsv", sentences(60))
-    with pytest.raises(UsageError, match="serving copy"):
+    with pytest.raises(UsageError, match="does not tell its weights apart"):
         Job(small_config(tmp_path, start_from=tiny_bundle), tmp_path / "run").run()
 
 
