@@ -50,6 +50,9 @@ def small_config(root: Path, **sections: object) -> TrainConfig:
     return TrainConfig.model_validate(content | sections)
 
 
+# A `fit` of a few steps, for what needs a run but no good one.
+BRIEF = {"epochs": 1, "min_steps": 5, "optimiser": {"learning_rate": 1e-2}, "allow_collapsed": True}
+
 # The same as a file, with pretraining.
 SMALL_TOML = """
 name = "small"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import sentences, small_config, write_tsv
+from small_runs import BRIEF, sentences, small_config, write_tsv
 
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.errors import UsageError
@@ -15,13 +15,6 @@ from lengnuan.training.job import Job
 from lengnuan.training.judge import BEST
 
 pytestmark = pytest.mark.integration
-BRIEF = {
-    "epochs": 1,
-    "min_steps": 5,
-    "batch_tokens": 256,
-    "optimiser": {"learning_rate": 1e-2},
-    "allow_collapsed": True,
-}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from small_runs import sentences, small_config, write_tsv
+from small_runs import BRIEF, sentences, small_config, write_tsv
 
 from lengnuan.training import job
 from lengnuan.training.config import AugmentConfig, TrainConfig
@@ -20,13 +20,6 @@ from lengnuan.training.optimise import choose_hardware
 from lengnuan.training.splits import text_key
 
 pytestmark = pytest.mark.integration
-BRIEF = {
-    "epochs": 1,
-    "min_steps": 5,
-    "batch_tokens": 256,
-    "optimiser": {"learning_rate": 1e-2},
-    "allow_collapsed": True,
-}
 
 
 @pytest.fixture(scope="module")
