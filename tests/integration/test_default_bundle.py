@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from service_fixtures import running
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
-from lengnuan.model.encoder import Encoder, EncoderConfig
+from lengnuan.model.encoder import Classifier, EncoderConfig
 from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.padding import pad
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.service.app import create_app
 from lengnuan.service.settings import Settings
+from lengnuan.training.export import graph_weights
 from lengnuan.training.start import START, load_encoder, start_from
 
 pytestmark = pytest.mark.integration
@@ -58,9 +60,16 @@ def classify() -> Iterator[Classify]:
         runner.run(stack.aclose())
 
 
-def test_training_can_start_from_it(bundle: Bundle, tmp_path: Path) -> None:
+def test_training_starts_from_what_is_served(bundle: Bundle, engine: OnnxEngine, tmp_path: Path) -> None:
     start_from(DEFAULT_BUNDLE, tmp_path)
-    load_encoder(Encoder(EncoderConfig(**bundle.manifest.encoder)), tmp_path / START)
+    model = Classifier(EncoderConfig(**bundle.manifest.encoder), len(bundle.labels)).eval()
+    load_encoder(model.encoder, tmp_path / START)
+    weights = graph_weights(bundle.model_file)
+    model.head.load_state_dict({"weight": weights["head.weight"], "bias": weights["head.bias"]})
+    ids, mask = pad([bundle.tokenizer.encode(TEXT)], PAD_ID)
+    with torch.no_grad():
+        found = model(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+    assert np.abs(found - engine.run(ids, mask)).max() <= 1e-4
 
 
 def test_it_answers_as_recorded(bundle: Bundle, engine: OnnxEngine) -> None:
