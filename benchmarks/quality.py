@@ -90,6 +90,8 @@ def _arguments() -> argparse.Namespace:
     names = [system.name for system in found.systems]
     if len(set(names)) < len(names):
         parser.error(f"two systems have one name: {names}")
+    if found.write and found.only and not (ROOT / RESULTS).exists():
+        parser.error(f"--only with --write keeps the other figures of {RESULTS}, which is not there: leave out --only")
     unknown = set(found.only or ()) - set(names)
     if unknown:
         parser.error(f"--only: {sorted(unknown)} are none of {names}")

@@ -67,5 +67,5 @@ def test_a_file_cut_short_is_refused(folder: Path) -> None:
 
 
 def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="neither a bundle nor an encoder"):
+    with pytest.raises(UsageError, match="no trained run, no bundle and no imported encoder"):
         start_from(tmp_path, tmp_path)

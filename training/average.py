@@ -31,8 +31,6 @@ def average(config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus, run_folde
     Raises:
         UsageError: a run without trained weights, of another shape, other labels or another tokenizer.
     """
-    if (run_folder / BEST).exists():
-        return
     for folder in config.average:
         _check_alike(folder, tokenizer, corpus.labels.names)
     model = build_classifier(config, tokenizer, len(corpus.labels.names), None)

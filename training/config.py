@@ -135,7 +135,7 @@ class ExportConfig(_Section):
 
     task: str = "sentiment"
     weight_type: WeightType = "float32"  # as stored; int8 with a scale a row; the arithmetic is float32 with all
-    include_weights: bool = True  # weights.safetensors: unrounded, for training to start from
+    include_weights: bool = True  # weights.safetensors: those of the graph, for other programs
     abstain_accuracy: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # wanted on dev for what is not abstained
 
 
@@ -150,7 +150,7 @@ class TrainConfig(_Section):
     labels: dict[str, tuple[str, ...]] = {}  # name = spellings in the files, in the order of the outputs
     display_names: dict[str, str] = {}
     sources: dict[str, str] = {}  # what each source is and its licence, for the model card
-    start_from: Path | None = None  # a bundle, or an imported encoder: where training begins
+    start_from: Path | None = None  # a run folder, bundle or imported encoder: where training begins
     average: tuple[Path, ...] = ()  # run folders: the mean of their best weights, and nothing is trained
     data: DataConfig
     augment: AugmentConfig = AugmentConfig()

@@ -1,6 +1,7 @@
-"""Where training begins when it does not begin at random: a bundle, or an imported encoder.
+"""Where training begins when it does not begin at random: another run, a bundle, or an imported encoder.
 
-A bundle without `weights.safetensors` gives those of its graph, which may be rounded.
+A run folder gives its best weights as they were trained, a bundle as they are served: rounded, if `weight_type` says
+so.
 
 An encoder folder, which `lengnuan-train import` writes, holds `tokenizer.json`, `encoder.safetensors` (float32, by our
 parameter names) and `encoder.json` (the shape, where it came from, its licence).
@@ -19,6 +20,7 @@ from lengnuan.model.encoder import Encoder, EncoderConfig
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.errors import UsageError
 from lengnuan.training.export import graph_weights
+from lengnuan.training.judge import BEST
 
 ENCODER = "encoder.safetensors"
 ABOUT = "encoder.json"
@@ -48,10 +50,11 @@ def start_from(source: Path, run_folder: Path) -> None:
     """Put the tokenizer and the encoder of `source` into a run folder.
 
     Raises:
-        UsageError: no bundle or encoder folder, or a bundle without weights whose graph is not one of ours.
+        UsageError: no run, bundle or encoder folder, or a bundle without weights whose graph is not one of ours.
         BundleRefused: the bundle is damaged.
     """
-    weights, tokenizer = _read_bundle(source) if (source / MANIFEST).exists() else _read_encoder(source)
+    read = _read_bundle if (source / MANIFEST).exists() else _read_run if (source / BEST).exists() else _read_encoder
+    weights, tokenizer = read(source)
     save_file(weights, run_folder / START)
     tokenizer.to_file(run_folder / TOKENIZER)
 
@@ -60,7 +63,7 @@ def _read_bundle(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     bundle = Bundle.load(folder)
     whole = WEIGHTS in bundle.manifest.files
     weights = load_file(folder / WEIGHTS) if whole else graph_weights(bundle.model_file)
-    encoder = {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+    encoder = _of_encoder(weights)
     if not whole and not _has_all(encoder, bundle.manifest.encoder):
         raise UsageError(
             f"start_from: {folder} holds no {WEIGHTS}, and its graph, of another program, does not tell its weights "
@@ -69,14 +72,27 @@ def _read_bundle(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     return encoder, bundle.tokenizer
 
 
+def _of_encoder(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix("encoder."): value for name, value in weights.items() if name.startswith("encoder.")}
+
+
 def _has_all(weights: dict[str, Tensor], shape: dict[str, Any]) -> bool:
     """Whether these are the parameters of an encoder of that shape."""
     return bool(shape) and Encoder(EncoderConfig(**shape)).state_dict().keys() == weights.keys()
 
 
+def _read_run(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
+    try:
+        return _of_encoder(load_file(folder / BEST)), Tokenizer.from_file(folder / TOKENIZER)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"start_from: {error}") from error
+
+
 def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     if not (folder / ABOUT).exists():
-        raise UsageError(f"start_from: {folder} holds neither a bundle nor an encoder of `lengnuan-train import`")
+        raise UsageError(
+            f"start_from: {folder} holds no trained run, no bundle and no imported encoder"
+        )
     try:
         return load_file(folder / ENCODER), Tokenizer.from_file(folder / TOKENIZER)
     except (OSError, ValueError, SafetensorError) as error:

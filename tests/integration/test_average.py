@@ -13,6 +13,7 @@ from lengnuan.training.errors import UsageError
 from lengnuan.training.fit import selection_of
 from lengnuan.training.job import Job
 from lengnuan.training.judge import BEST
+from lengnuan.training.start import START, start_from
 
 pytestmark = pytest.mark.integration
 
@@ -25,6 +26,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     Job(small_config(root), root / "first").run()
     Job(small_config(root, fit=BRIEF, start_from=root / "first" / "bundle"), root / "second").fit()
     return root / "first", root / "second"
+
+
+def test_training_starts_from_a_run_as_it_was_trained(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    start_from(runs[1], tmp_path)
+    begun, given = load_file(tmp_path / START), load_file(runs[1] / BEST)
+    assert begun.keys() == {name.removeprefix("encoder.") for name in given if name.startswith("encoder.")}
+    assert all(torch.equal(begun[name], given[f"encoder.{name}"]) for name in begun)
 
 
 def averaging(runs: tuple[Path, ...], **changes: object) -> TrainConfig:
