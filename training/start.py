@@ -90,9 +90,7 @@ def _read_run(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
 
 def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     if not (folder / ABOUT).exists():
-        raise UsageError(
-            f"start_from: {folder} holds no trained run, no bundle and no imported encoder"
-        )
+        raise UsageError(f"start_from: {folder} holds no trained run, no bundle and no imported encoder")
     try:
         return load_file(folder / ENCODER), Tokenizer.from_file(folder / TOKENIZER)
     except (OSError, ValueError, SafetensorError) as error:
