@@ -47,6 +47,7 @@ def main() -> None:
     bundle = Bundle.load(arguments.bundle)
     port = _free_port()
     environment = os.environ | {"LENGNUAN_BUNDLE": str(arguments.bundle), "LENGNUAN_PORT": str(port)}
+    environment["LENGNUAN_CACHE_SIZE"] = "0"  # the texts come again and again: what is measured is the model
     command = [sys.executable, "-m", "lengnuan.service"]
     started = time.perf_counter()
     server = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """The queue and the loop that runs it. Only ids come in and only logits go out: nothing here knows a text or a label.
 
-A batch forms while the engine is busy with the one before, so an idle service adds no wait. Which of the waiting
-rows run next is decided by `take_batch`, a pure function.
+A batch forms while the engine is busy with the one before, so an idle service adds no wait. Rows with the same ids are
+run once: those that wait when the answer comes get it too, and later ones, for a while, from the cache.
 """
 
 import asyncio
@@ -9,118 +9,23 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from lengnuan.model.engine import Engine, Logits
 from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import PAD_ID
+from lengnuan.service.batching import Batch, Limits, Pending, Scored, take_batch
+from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded, ServiceError
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.thread import EngineThread
 
 log = logging.getLogger(__name__)
 
-CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
-
-# How far behind the oldest row to look for rows of its length, in full batches.
-LOOK_AHEAD_BATCHES = 8
 LONGEST_RETRY_S = 60
 # Weight of the newest batch in the running throughput: about the last five batches count.
 THROUGHPUT_WEIGHT = 0.2
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much may run together and how much may wait.
-
-    Args:
-        max_rows: rows in a batch.
-        max_tokens: padded tokens in a batch: rows times the longest.
-        max_padding_share: part of the padded tokens that may be padding.
-        queue_items: rows that may wait.
-        queue_tokens: tokens that may wait, without padding.
-    """
-
-    max_rows: int
-    max_tokens: int
-    max_padding_share: float
-    queue_items: int
-    queue_tokens: int
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Logits of one row (float32 [K]), its seconds in the queue and the seconds of the batch it ran in."""
-
-    logits: Logits
-    queue_s: float
-    infer_s: float
-
-
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """One waiting row. Times are `time.monotonic()`.
-
-    An error is a result of the future, not its exception: nobody may be left to retrieve it.
-    """
-
-    ids: Sequence[int]
-    future: "asyncio.Future[Scored | ServiceError]"
-    enqueued_at: float
-    deadline: float
-
-    def settle(self, outcome: Scored | ServiceError) -> None:
-        """Give the caller an answer, unless there is one or the caller is gone."""
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What runs next, what was found dead on the way, and why the batch isn't larger."""
-
-    rows: list[Pending]
-    dropped: list[Pending]
-    reason: CloseReason
-
-
-def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
-    """Choose the rows that run next.
-
-    The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch.
-    Rows whose caller is gone or whose deadline has passed are dropped. Takes nothing out of `pending`.
-
-    Args:
-        pending: oldest first; no row is longer than `limits.max_tokens`.
-        limits: what a batch may hold.
-        now: `time.monotonic()`.
-    """
-    live: list[Pending] = []
-    dropped: list[Pending] = []
-    for item in pending:
-        (dropped if item.future.done() or item.deadline <= now else live).append(item)
-    if not live:
-        return Batch([], dropped, "idle")
-    oldest, *others = live[: limits.max_rows * LOOK_AHEAD_BATCHES]
-    rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
-    reason: CloseReason = "idle"
-    for item in sorted(others, key=lambda other: abs(len(other.ids) - len(oldest.ids))):
-        if len(rows) == limits.max_rows:
-            reason = "full_rows"
-            break
-        length = len(item.ids)
-        padded = max(longest, length) * (len(rows) + 1)
-        if padded > limits.max_tokens:
-            reason = "full_tokens"
-        elif padded - real - length > limits.max_padding_share * padded:
-            reason = "lengths"
-        else:
-            rows.append(item)
-            longest, real = max(longest, length), real + length
-    return Batch(rows, dropped, reason)
 
 
 class Batcher:
@@ -131,6 +36,7 @@ class Batcher:
         limits: what may run and wait.
         metrics: where queue, batches and failures are counted.
         thread: where the engine runs; stopped by whoever made it.
+        cache: what the engine has answered before.
 
     Attributes:
         waiting: rows in the queue, oldest first.
@@ -139,8 +45,11 @@ class Batcher:
         failed_batches: batches without a single answer, in a row, up to now.
     """
 
-    def __init__(self, engine: Engine, limits: Limits, metrics: Metrics, thread: EngineThread) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, metrics: Metrics, thread: EngineThread, cache: LogitsCache
+    ) -> None:
         self._engine = engine
+        self._cache = cache
         self._limits = limits
         self._metrics = metrics
         self._arrived = asyncio.Event()
@@ -196,17 +105,22 @@ class Batcher:
     def _admit(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Pending]:
         if not self.alive:
             raise NotReady("the model is not running")
-        tokens = sum(map(len, rows))
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        pending = [Pending(ids, loop.create_future(), now, deadline) for ids in rows]
+        known = {item: logits for item in pending if (logits := self._cache.get(item.key)) is not None}
+        unknown = [item for item in pending if item not in known]
+        tokens = sum(len(item.ids) for item in unknown)
         for kind, limit, wanted in (
-            ("texts", self._limits.queue_items, len(self.waiting) + len(rows)),
+            ("texts", self._limits.queue_items, len(self.waiting) + len(unknown)),
             ("tokens", self._limits.queue_tokens, self.waiting_tokens + tokens),
         ):
             if wanted > limit:
                 message = f"too many {kind} are waiting; none of this request was started"
                 raise Overloaded(message, retry_after_s=self._retry_after_s(), limit=limit, actual=wanted)
-        loop, now = asyncio.get_running_loop(), time.monotonic()
-        pending = [Pending(ids, loop.create_future(), now, deadline) for ids in rows]
-        self.waiting.update(dict.fromkeys(pending))
+        for item, logits in known.items():
+            item.settle(Scored(logits, queue_s=0.0, infer_s=0.0))
+        self._metrics.observe_cache(hits=len(known), misses=len(unknown))
+        self.waiting.update(dict.fromkeys(unknown))
         self.waiting_tokens += tokens
         self._arrived.set()
         return pending
@@ -255,14 +169,26 @@ class Batcher:
         finally:
             self.running_since = None
         infer_s = time.monotonic() - started
-        for item, answer in zip(batch.rows, answers, strict=True):
-            queue_s = started - item.enqueued_at
-            self._metrics.queue_seconds.observe(queue_s)
-            item.settle(answer if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
+        self._settle(dict(zip(batch.rows, answers, strict=True)), started, infer_s)
         self._running = []
         self._measure(batch, infer_s)
         failed = all(isinstance(answer, ServiceError) for answer in answers)
         self.failed_batches = self.failed_batches + 1 if failed else 0
+
+    def _settle(self, answers: dict[Pending, Logits | ServiceError], started: float, infer_s: float) -> None:
+        """Answer the rows that were run, and all that wait with the same ids, also if they came meanwhile."""
+        by_key = {item.key: answer for item, answer in answers.items()}
+        equal = [item for item in self.waiting if item.key in by_key]
+        self._metrics.shared_answers.inc(len(equal))
+        for item in [*answers, *equal]:
+            self._leave_queue(item)
+            answer = by_key[item.key]
+            queue_s = max(0.0, started - item.enqueued_at)
+            self._metrics.queue_seconds.observe(queue_s)
+            item.settle(answer if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
+        for key, answer in by_key.items():
+            if not isinstance(answer, ServiceError):
+                self._cache.put(key, answer)
 
     def _measure(self, batch: Batch, infer_s: float) -> None:
         lengths = [len(item.ids) for item in batch.rows]

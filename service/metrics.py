@@ -85,6 +85,9 @@ class Metrics:
         self.batch_tokens = self._histogram("batch_tokens", "Padded tokens in a batch.", BATCH_TOKENS)
         self.batch_padding_ratio = self._histogram("batch_padding_ratio", "Padding over padded tokens.", SHARES)
         self.batch_close_reason = self._counter("batch_close_reason", "Why batches weren't larger.", "reason")
+        self.shared_answers = self._counter("shared_answers", "Texts answered by the run of an equal one beside them.")
+        self._cache_lookups = self._counter("cache_lookups", "Texts looked up among earlier answers.", "result")
+        self.cache_items = self._gauge("cache_items", "Earlier answers that are kept.")
         errors = self._counter("backend_errors", "Texts on which the engine failed.", "kind")
         self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite")}
 
@@ -137,6 +140,11 @@ class Metrics:
             for index in range(count):
                 self.items[outcomes[index] if index < len(outcomes) else rest].inc()
             self.items_in_flight.dec(count)
+
+    def observe_cache(self, hits: int, misses: int) -> None:
+        """Texts that earlier answers had, and those that they had not."""
+        self._cache_lookups.labels("hit").inc(hits)
+        self._cache_lookups.labels("miss").inc(misses)
 
     def observe_batch(self, lengths: Sequence[int], reason: str, seconds: float) -> None:
         """One executed batch: the token counts of its rows, why it wasn't larger, the time it took."""

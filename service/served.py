@@ -13,7 +13,9 @@ from lengnuan.model.engine import Engine, Logits
 from lengnuan.model.probabilities import Prediction, decide
 from lengnuan.model.text import has_lone_surrogate
 from lengnuan.model.tokenizer import cut
-from lengnuan.service.batcher import Batcher, Limits, Scored
+from lengnuan.service.batcher import Batcher
+from lengnuan.service.batching import Limits, Scored
+from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import (
     DeadlineExceeded,
     EmptyText,
@@ -83,7 +85,10 @@ class ServedModel:
     ) -> None:
         self.bundle = bundle
         self.engine = engine
-        self.batcher = Batcher(engine, _limits(settings), metrics, thread)
+        # As long-lived as the model: another bundle starts with none of these answers.
+        cache = LogitsCache(settings.cache_size)
+        self.batcher = Batcher(engine, _limits(settings), metrics, thread, cache)
+        metrics.cache_items.set_function(cache.__len__)
         self._max_chars = settings.max_chars
         self._metrics = metrics
         # One thread: more of them would only fight the event loop for the interpreter's lock.

@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     queue_items: int = Field(4096, ge=1, description="texts that may wait")
     queue_tokens: int = Field(1 << 19, ge=1, description="tokens that may wait")
 
+    cache_size: int = Field(10_000, ge=0, description="answers kept for texts that come again; 0 keeps none")
+
     request_timeout_s: float = Field(10.0, gt=0.0, description="longest wait for an answer; requests may ask for less")
     keep_alive_s: int = Field(75, ge=1, description="idle time before a connection is closed; above the proxy's own")
     drain_delay_s: float = Field(5.0, ge=0.0, description="time between SIGTERM and the end of accepting connections")

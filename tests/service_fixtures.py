@@ -95,7 +95,8 @@ async def serving(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
     """A ready service over a `FakeEngine`, on the other side of its gate once it is loaded."""
     engine = engine or FakeEngine()
-    app = create_app(Settings(bundle=write_fake_bundle(folder / "bundle"), **settings), engine)
+    given = {"cache_size": 0, **settings}  # with a cache, whether the engine is asked would depend on earlier requests
+    app = create_app(Settings(bundle=write_fake_bundle(folder / "bundle"), **given), engine)
     try:
         async with running(app) as client:
             assert app.state.lifecycle.failure is None

@@ -213,3 +213,14 @@ async def test_a_mistake_in_the_service_is_500_in_the_same_shape(
     assert (reply.status_code, reply.json()["error"]["code"]) == (500, "internal_error")
     assert reply.json()["error"]["request_id"] == "q1"
     assert secret not in caplog.text + repr([record.__dict__ for record in caplog.records])
+
+
+@async_test
+async def test_a_text_that_comes_again_is_answered_alike_without_the_engine(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(tmp_path, engine, cache_size=10) as (client, app):
+        once, again = [(await client.post(URL, json={"input": text})).json() for text in ("好看", " 好看 ")]
+        assert again["data"] == once["data"]
+        assert (once["timings"]["infer"] > 0, again["timings"]["infer"]) == (True, 0)
+        assert len(engine.rows) == 1
+        assert value(app.state.metrics.registry, "cache_items") == 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengnuan.service.batcher import Limits, Pending, take_batch
+from lengnuan.service.batching import Limits, Pending, take_batch
 
 LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
 
@@ -21,8 +21,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def waiting(loop: asyncio.AbstractEventLoop, *lengths: int) -> list[Pending]:
-    """Rows of these lengths, oldest first, due at 100."""
-    return [Pending([7] * length, loop.create_future(), float(age), 100.0) for age, length in enumerate(lengths)]
+    """Different rows of these lengths, oldest first, due at 100."""
+    ids = ([*[7] * (length - 1), 1000 + age] for age, length in enumerate(lengths))
+    return [Pending(row, loop.create_future(), float(age), 100.0) for age, row in enumerate(ids)]
 
 
 def lengths(rows: list[Pending]) -> list[int]:
@@ -78,6 +79,12 @@ def test_rows_past_their_deadline_are_dropped(loop: asyncio.AbstractEventLoop) -
     late = replace(rows[0], deadline=5.0)
     batch = take_batch([late, rows[1]], LIMITS, 5.0)
     assert (batch.rows, batch.dropped) == ([rows[1]], [late])
+
+
+def test_of_equal_rows_the_oldest_goes_alone(loop: asyncio.AbstractEventLoop) -> None:
+    first, second, *others = waiting(loop, 2, 2, 2, 2, 2)
+    others[1] = replace(others[1], ids=first.ids)
+    assert take_batch([first, second, *others], LIMITS, 0.0).rows == [first, second, others[0], others[2]]
 
 
 def test_what_waits_is_left_untouched(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,117 @@
+"""What waits, and which of it runs next: the data of the queue and `take_batch`, a pure function over it."""
+
+import asyncio
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from lengnuan.model.engine import Logits
+from lengnuan.service.errors import ServiceError
+
+CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
+
+# How far behind the oldest row to look for rows of its length, in full batches.
+LOOK_AHEAD_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may run together and how much may wait.
+
+    Args:
+        max_rows: rows in a batch.
+        max_tokens: padded tokens in a batch: rows times the longest.
+        max_padding_share: part of the padded tokens that may be padding.
+        queue_items: rows that may wait.
+        queue_tokens: tokens that may wait, without padding.
+    """
+
+    max_rows: int
+    max_tokens: int
+    max_padding_share: float
+    queue_items: int
+    queue_tokens: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Logits of one row (float32 [K]), its seconds in the queue and the seconds of the batch it ran in."""
+
+    logits: Logits
+    queue_s: float
+    infer_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """One waiting row. Times are `time.monotonic()`.
+
+    An error is a result of the future, not its exception: nobody may be left to retrieve it.
+    """
+
+    ids: Sequence[int]
+    future: "asyncio.Future[Scored | ServiceError]"
+    enqueued_at: float
+    deadline: float
+
+    @cached_property
+    def key(self) -> bytes:
+        """The ids in another form: equal for equal texts, and only for those."""
+        return array("i", self.ids).tobytes()
+
+    def settle(self, outcome: Scored | ServiceError) -> None:
+        """Give the caller an answer, unless there is one or the caller is gone."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What runs next, what was found dead on the way, and why the batch isn't larger."""
+
+    rows: list[Pending]
+    dropped: list[Pending]
+    reason: CloseReason
+
+
+def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
+    """Choose the rows that run next.
+
+    The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch.
+    Of rows with the same ids one goes, for all of them. Rows whose caller is gone or whose deadline has passed are
+    dropped. Takes nothing out of `pending`.
+
+    Args:
+        pending: oldest first; no row is longer than `limits.max_tokens`.
+        limits: what a batch may hold.
+        now: `time.monotonic()`.
+    """
+    live: list[Pending] = []
+    dropped: list[Pending] = []
+    for item in pending:
+        (dropped if item.future.done() or item.deadline <= now else live).append(item)
+    if not live:
+        return Batch([], dropped, "idle")
+    oldest, *others = live[: limits.max_rows * LOOK_AHEAD_BATCHES]
+    rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
+    keys = {oldest.key}
+    reason: CloseReason = "idle"
+    for item in sorted(others, key=lambda other: abs(len(other.ids) - len(oldest.ids))):
+        if item.key in keys:
+            continue
+        if len(rows) == limits.max_rows:
+            reason = "full_rows"
+            break
+        length = len(item.ids)
+        padded = max(longest, length) * (len(rows) + 1)
+        if padded > limits.max_tokens:
+            reason = "full_tokens"
+        elif padded - real - length > limits.max_padding_share * padded:
+            reason = "lengths"
+        else:
+            rows.append(item)
+            keys.add(item.key)
+            longest, real = max(longest, length), real + length
+    return Batch(rows, dropped, reason)
