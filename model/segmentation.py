@@ -26,13 +26,14 @@ class Unigram:
     """
 
     def __init__(self, ids: Mapping[str, int], scores: Mapping[str, float], word_mark: str = "") -> None:
-        self._lookup = {piece: (scores[piece], piece_id) for piece, piece_id in ids.items()}
-        # How far to look from a first character: most characters start no long piece, and this keeps it fast.
-        self._reach: dict[str, int] = {}
-        for piece in ids:
-            self._reach[piece[0]] = max(len(piece), self._reach.get(piece[0], 1))
+        self._single = {piece: (scores[piece], piece_id) for piece, piece_id in ids.items() if len(piece) == 1}
+        # Longer pieces by their first two characters: few pairs start any, so most places cost two lookups.
+        self._longer: dict[str, list[tuple[str, int, float, int]]] = {}
+        for piece, piece_id in ids.items():
+            if len(piece) > 1:
+                self._longer.setdefault(piece[:2], []).append((piece, len(piece), scores[piece], piece_id))
         # An unknown character must always lose against any piece.
-        self._unknown_score = min(scores.values(), default=0.0) - 10.0
+        self._unknown = (min(scores.values(), default=0.0) - 10.0, UNKNOWN)
         self._mark = word_mark
 
     def __call__(self, word: str) -> Cut:
@@ -43,22 +44,17 @@ class Unigram:
         best[0] = 0.0
         came_from = [0] * (length + 1)
         piece_at = [UNKNOWN] * (length + 1)
-        lookup, reach = self._lookup, self._reach
-        for start in range(length):
+        single, longer, unknown = self._single, self._longer, self._unknown
+        for start, char in enumerate(text):
             base = best[start]
-            furthest = min(start + reach.get(text[start], 1), length)
-            for end in range(start + 1, furthest + 1):
-                known = lookup.get(text[start:end])
-                if known is not None:
-                    score, piece_id = base + known[0], known[1]
-                elif end == start + 1:
-                    score, piece_id = base + self._unknown_score, UNKNOWN
-                else:
-                    continue
-                if score > best[end]:
-                    best[end] = score
-                    came_from[end] = start
-                    piece_at[end] = piece_id
+            piece_score, piece_id = single.get(char, unknown)
+            end = start + 1
+            if base + piece_score > best[end]:
+                best[end], came_from[end], piece_at[end] = base + piece_score, start, piece_id
+            for piece, size, piece_score, piece_id in longer.get(text[start : start + 2], ()):
+                end = start + size
+                if (size == 2 or text.startswith(piece, start)) and base + piece_score > best[end]:
+                    best[end], came_from[end], piece_at[end] = base + piece_score, start, piece_id
         cut: Cut = []
         while length:
             start = came_from[length]

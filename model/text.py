@@ -21,7 +21,6 @@ MAX_MARKS = (
 
 Span = tuple[int, int]
 
-_SPACES = re.compile(r"\s+")
 _LONG_RUN = re.compile(r"(.)\1{%d,}" % MAX_RUN, re.DOTALL)
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # All that NFKC may have to put in order behind a character; the five added ones are marks by decomposition.
@@ -44,6 +43,13 @@ _INVISIBLE = {
     for first, last in _INVISIBLE_RANGES
     for point in range(first, last + 1)
 }
+# Characters that neither change with their neighbours nor change them, so that a text of them alone, as nearly all are,
+# can be cleaned by table: no marks, no jamo, nothing that NFKC takes apart into one. ASCII; some invisible and most
+# Chinese punctuation; arrows; kana; the common ideographs; full- and half-width forms; emoji.
+_ALONE = re.compile(
+    r"[\x00-\x7f\xb7\u200b-\u200f\u2010-\u2016\u2018-\u2027\u2190-\u21ff\u2600-\u27bf\u3000-\u3029\u3030-\u3098\u309d-\u30ff"
+    r"\u3400-\u9fff\ufe0e\ufe0f\uff01-\uff9d\U0001f300-\U0001faff]*"
+)
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -53,14 +59,29 @@ def has_lone_surrogate(text: str) -> bool:
 
 def _clean(text: str) -> str:
     """Every step of `normalise` that looks at characters, not at runs of them."""
+    return text.translate(_CLEANED) if _ALONE.fullmatch(text) else _clean_together(text)
+
+
+def _clean_together(text: str) -> str:
     text = _LONG_MARKS.sub(r"\1", text.translate(_INVISIBLE))
     text = unicodedata.normalize("NFKC", text).translate(_SIMPLIFY).casefold()
     return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
 
 
+class _Cleaned(dict[int, str]):
+    """What becomes of a character alone, by code point; filled as characters are met."""
+
+    def __missing__(self, point: int) -> str:
+        self[point] = cleaned = _clean_together(chr(point))
+        return cleaned
+
+
+_CLEANED = _Cleaned()
+
+
 def normalise(text: str) -> str:
     """The form of `text` that the tokenizer sees; empty when nothing visible is left."""
-    text = _SPACES.sub(" ", _clean(text)).strip()
+    text = " ".join(_clean(text).split())
     return _LONG_RUN.sub(lambda run: run.group(1) * MAX_RUN, text)
 
 

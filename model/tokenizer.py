@@ -134,7 +134,7 @@ class Tokenizer:
         """Share of `ids` that are bytes, that is, characters outside the vocabulary. 0.0 for no ids."""
         if not ids:
             return 0.0
-        return sum(FIRST_BYTE_ID <= token_id < FIRST_PIECE_ID for token_id in ids) / len(ids)
+        return len([1 for token_id in ids if FIRST_BYTE_ID <= token_id < FIRST_PIECE_ID]) / len(ids)
 
     def _bytes_of(self, token_id: int) -> bytes:
         if self.enclosed and token_id in (self.start_id, self.end_id):

@@ -2,8 +2,9 @@ import sys
 import unicodedata
 
 import pytest
-from alphabets import any_text
+from alphabets import CHINESE, EMOJI, NASTY, SPACE, any_text
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lengnuan.model import text as text_module
 from lengnuan.model.text import MAX_MARKS, MAX_RUN, has_lone_surrogate, normalise, normalise_with_spans
@@ -127,3 +128,40 @@ def test_every_character_that_decomposes_into_marks_is_capped() -> None:
     marks = [c for c in points if unicodedata.combining(unicodedata.normalize("NFKD", c)[0])]
     assert len(marks) > 800
     assert not [mark for mark in marks if not text_module._LONG_MARKS.fullmatch(mark * (MAX_MARKS + 1))]
+
+
+def cleaned_by_table() -> list[str]:
+    return [chr(p) for p in range(sys.maxunicode + 1) if text_module._ALONE.fullmatch(chr(p))]
+
+
+def test_no_character_cleaned_by_table_meets_another() -> None:
+    """Nothing that it becomes can be reordered, or composed with what stands before it (UAX #15, section 3)."""
+    seconds = set()
+    for point in range(sys.maxunicode + 1):
+        decomposition = unicodedata.decomposition(chr(point))
+        if decomposition and not decomposition.startswith("<"):
+            seconds.update(chr(int(part, 16)) for part in decomposition.split()[1:])
+    jamo = {chr(p) for p in range(0x1160, 0x1200)}
+    for char in cleaned_by_table():
+        after = text_module._clean_together(char)
+        assert not any(unicodedata.combining(c) for c in char + after), repr(char)
+        assert not (seconds | jamo) & set(char + after), repr(char)
+        assert text_module._clean(char) == after
+
+
+alone = st.one_of(st.sampled_from(NASTY), st.sampled_from(CHINESE + EMOJI + SPACE + "aAbzZ09，ｶａガ"))
+
+
+@given(st.one_of(any_text, st.text(alphabet=alone), st.text(alphabet=st.sampled_from(cleaned_by_table()))))
+def test_the_table_gives_what_the_whole_pipeline_gives(raw: str) -> None:
+    assert text_module._clean(raw) == text_module._clean_together(raw)
+
+
+def test_common_text_is_cleaned_by_table() -> None:
+    texts = (
+        "这部电影虽然前半段节奏很慢，但结尾“非常”精彩！！",
+        "ＧＯＯＤ…性价比《很》高 123\n😊❤\ufe0f",
+        "離地鐵站很近——不錯~·",
+    )
+    assert all(text_module._ALONE.fullmatch(text) for text in texts)
+    assert not text_module._ALONE.fullmatch("e\u0301")
