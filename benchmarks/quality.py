@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from baselines import System
 from machine import describe
-from tables import between_markers, long_tables, measured_on, short_table
+from tables import behaviour_table, between_markers, long_tables, measured_on, short_table
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.training import referee
@@ -72,6 +72,8 @@ def main() -> None:
     if arguments.only and arguments.write:
         results = beside_stored(results, json.loads((ROOT / RESULTS).read_text(encoding="utf-8")))
     print(f"{measured_on(results)}\n{short_table(results)}", end="")
+    if "behaviour" in results:
+        print(f"\n{behaviour_table(results)}", end="")
     if arguments.write:
         write(results, ROOT)
 

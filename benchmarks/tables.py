@@ -74,24 +74,26 @@ def _speed(system: Figures) -> str:
 def long_tables(results: Results) -> str:
     """Everything, as Markdown, with what it was measured on."""
     systems = results["systems"]
-    titles = [_title(system) for system in systems]
     parts = [f"```\n{measured_on(results)}\n```\n", _overview(results), "Accuracy in %, with its 95 % interval:\n"]
     parts.append(_by_set(results, lambda part: f"{_percent(part, 'accuracy')}<br>({_interval(part)})"))
     parts += _unseen(systems)
     parts += ["Macro-F1 in %:\n", _by_set(results, lambda part: _percent(part, "macro_f1"))]
     parts += ["Expected calibration error:\n", _by_set(results, lambda part: f"{part['ece']:.3f}")]
     if "behaviour" in results:
-        rows = results["behaviour"]
-        lines = [
-            [category, str(count), *(f"{100 * system['behaviour'][category] / count:.0f}" for system in systems)]
-            for category, count in rows.items()
-        ]
-        total = sum(rows.values())
-        lines.append(
-            ["all", str(total), *(f"{100 * sum(s['behaviour'].values()) / total:.1f}" for s in systems)],
-        )
-        parts += ["Behaviour sentences, % right by category:\n", _markdown(["category", "sentences", *titles], lines)]
+        parts += ["Behaviour sentences, % right by category:\n", behaviour_table(results)]
     return "\n".join(parts)
+
+
+def behaviour_table(results: Results) -> str:
+    """Per cent of the sentences that each system gets right, by category, as Markdown."""
+    systems, rows = results["systems"], results["behaviour"]
+    lines = [
+        [category, str(count), *(f"{100 * system['behaviour'][category] / count:.0f}" for system in systems)]
+        for category, count in rows.items()
+    ]
+    total = sum(rows.values())
+    lines.append(["all", str(total), *(f"{100 * sum(s['behaviour'].values()) / total:.1f}" for s in systems)])
+    return _markdown(["category", "sentences", *map(_title, systems)], lines)
 
 
 def measured_on(results: Results) -> str:

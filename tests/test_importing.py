@@ -149,6 +149,10 @@ def test_chosen_layers_are_recorded_and_applied(source: Path, tmp_path: Path) ->
 
 def test_a_layer_twice(source: Path, tmp_path: Path) -> None:
     import_encoder(str(source), tmp_path / "encoder", [0, 0, 1])
+    weights, theirs = load_file(tmp_path / "encoder" / ENCODER), read_huggingface(source).weights
+    for ours, from_layer in enumerate((0, 0, 1)):
+        for name in ("attention.output.weight", "feed_forward.expand.bias"):
+            assert torch.equal(weights[f"layers.{ours}.{name}"], theirs[f"layers.{from_layer}.{name}"])
     loaded(tmp_path / "encoder")
 
 
@@ -187,6 +191,19 @@ def test_an_output_that_holds_something_is_left_alone(source: Path, tmp_path: Pa
         with pytest.raises(UsageError, match="exists and is not an empty folder"):
             import_encoder(str(source), taken)
     assert {path: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_the_current_folder_is_no_output(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for output in (Path(), Path("../here")):
+        with pytest.raises(UsageError, match="name one below it"):
+            import_encoder(str(source), output)
+
+
+def test_other_users_may_read_what_was_imported(source: Path, tmp_path: Path) -> None:
+    import_encoder(str(source), tmp_path / "encoder")
+    assert all(file.stat().st_mode & 0o444 == 0o444 for file in (tmp_path / "encoder").iterdir())
 
 
 def test_what_an_import_that_was_killed_left_does_not_matter(source: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save_file
 
 from lengnuan.model.bundle import (
     GOLDEN,
@@ -32,6 +31,7 @@ from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, Examples
 from lengnuan.training.evaluate import mean_scores, scored
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
+from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import Selection
 from lengnuan.training.referee import Referee
 from lengnuan.training.report import Findings, write_report
@@ -84,8 +84,7 @@ def make_bundle(trained: Trained, run_folder: Path) -> Path:
     parity = check_parity(trained.model, engine)
     trained.tokenizer.to_file(folder / TOKENIZER)
     if config.export.include_weights:
-        save_file({name: value.contiguous() for name, value in trained.model.state_dict().items()}, folder / WEIGHTS)
-        (folder / WEIGHTS).chmod(0o644)  # safetensors makes it private, but the server runs as another user
+        write_tensors(folder / WEIGHTS, trained.model.state_dict())
     _write_json(folder / GOLDEN, _golden(trained, engine))
     calibration, dev = _calibrate(trained, engine)
     _write_json(folder / REFERENCE, _reference(trained, calibration, dev))

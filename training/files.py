@@ -1,11 +1,25 @@
 """Writing a file so that a reader, or a run that is started again, sees all of it or nothing."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text aside and put it in place of `path`."""
     aside = path.with_name(f".{path.name}.writing")
     aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors as safetensors aside, readable for every user, and put the file in place of `path`."""
+    aside = path.with_name(f".{path.name}.writing")
+    # A tensor that shares memory with another is written as one of its own.
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(own, aside, dict(metadata) if metadata else None)
+    aside.chmod(0o644)  # safetensors makes it private, but who trains is often not who serves
     os.replace(aside, path)

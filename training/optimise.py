@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lengnuan.model.threads import usable_cpus
 from lengnuan.training.config import OptimiserConfig, TrainConfig
 from lengnuan.training.errors import NotFinite, UsageError
+from lengnuan.training.memory import keep_freed_memory
 
 MAX_BAD_STEPS = 5  # steps in a row with a loss or gradient that is not finite
 
@@ -35,12 +36,13 @@ class Hardware:
 
 
 def choose_hardware(config: TrainConfig) -> Hardware:
-    """Device and precision for a run; sets torch's number of threads.
+    """Device and precision for a run; sets torch's number of threads, and the allocator to keep freed memory.
 
     Raises:
         UsageError: `device = "cuda"` where there is none.
     """
     torch.set_num_threads(config.threads or usable_cpus())
+    keep_freed_memory()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device = cuda, but torch sees no CUDA device: use cpu or auto")
     cuda = torch.cuda.is_available() and config.device != "cpu"

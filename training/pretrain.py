@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +25,7 @@ from lengnuan.training.batches import Batch, Collator, Ragged, cut_by_tokens, tr
 from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.files import write_tensors
 from lengnuan.training.memory import trim_memory
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
@@ -84,7 +84,7 @@ def pretrain(
                 run_log.record(optimiser.step, {"held_out_loss": unseen, "perplexity": math.exp(unseen)})
                 log.info("pretrain %d: held-out loss %.4f", optimiser.step, unseen)
                 save_checkpoint(checkpoints, optimiser.step, optimiser.tensors(), {"identity": identity})
-    _write_weights(model, result)
+    write_tensors(result, model.encoder.state_dict())
     return result
 
 
@@ -169,13 +169,6 @@ def _windows(tokenizer: Tokenizer, texts: Iterable[str], config: TrainConfig) ->
         raise DataRefused("pretraining: the corpus holds no text; leave pretrain.corpus empty to skip it")
     train_corpus, held_out_corpus = (Maskable(Ragged(ids), Ragged(flags)) for ids, flags in (kept[False], kept[True]))
     return train_corpus, held_out_corpus
-
-
-def _write_weights(model: MaskedLanguageModel, path: Path) -> None:
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.encoder.state_dict().items()}
-    aside = path.with_suffix(".writing")
-    save_file(weights, aside)
-    aside.rename(path)
 
 
 def _log_start(model: MaskedLanguageModel, rows: Ragged, steps: int, hardware: Hardware) -> None:

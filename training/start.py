@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lengnuan.model.bundle import MANIFEST, TOKENIZER, WEIGHTS, Bundle
@@ -20,6 +20,7 @@ from lengnuan.model.encoder import Encoder, EncoderConfig
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.errors import UsageError
 from lengnuan.training.export import graph_weights
+from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import BEST
 
 ENCODER = "encoder.safetensors"
@@ -55,7 +56,7 @@ def start_from(source: Path, run_folder: Path) -> None:
     """
     read = _read_bundle if (source / MANIFEST).exists() else _read_run if (source / BEST).exists() else _read_encoder
     weights, tokenizer = read(source)
-    save_file(weights, run_folder / START)
+    write_tensors(run_folder / START, weights)
     tokenizer.to_file(run_folder / TOKENIZER)
 
 
