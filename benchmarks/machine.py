@@ -8,18 +8,25 @@ from pathlib import Path
 
 from lengnuan.model.threads import usable_cpus
 
-PACKAGES = ("onnxruntime", "numpy", "fastapi", "uvicorn", "pydantic")
+PACKAGES = ("onnxruntime", "openvino", "numpy", "fastapi", "uvicorn", "pydantic")
 
 
 def describe() -> str:
     """Processor, usable cores, versions and commit, in two lines."""
     names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if "model name" in line]
     processor = names[0] if names else platform.processor() or platform.machine()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return (
         f"{processor}, {usable_cpus()} usable of {os.cpu_count()} cores, {platform.system()}\n"
         f"Python {platform.python_version()}, {versions}, commit {_commit()}"
     )
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # openvino is not for every platform
+        return "missing"
 
 
 def _read(path: str) -> str:

@@ -34,7 +34,7 @@ TEXTS_A_SET = 250
 
 
 class BundleClassifier:
-    """A bundle as the service runs it, on one thread."""
+    """A bundle in ONNX Runtime and float32, on one thread."""
 
     def __init__(self, folder: Path) -> None:
         self.bundle = Bundle.load(folder)

@@ -29,7 +29,9 @@ REFERENCE = "reference.json"
 REQUIRED = (MODEL, TOKENIZER, GOLDEN)
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "default"
 
-WeightType = Literal["float32", "float16", "int8"]  # as stored; the arithmetic is float32 with all of them
+WeightType = Literal["float32", "float16", "int8"]  # as stored, whatever the arithmetic is
+ReducedType = Literal["bfloat16"]
+ComputeType = Literal["float32", "bfloat16"]
 
 
 class _Part(BaseModel):
@@ -51,12 +53,32 @@ class Tensor(_Part):
     shape: tuple[str | int, ...]
 
 
+class Reduced(_Part):
+    """What cheaper arithmetic does to this network's answers, measured on its dev texts in several batch shapes."""
+
+    tolerance: Annotated[float, Field(gt=0.0, description="how far a logit may be from the float32 one")]
+    largest_difference: Annotated[float, Field(ge=0.0, description="of a logit, as measured")]
+    flipped_share: Annotated[float, Field(ge=0.0, le=1.0, description="of the texts, those whose label is another")]
+    texts: Annotated[int, Field(ge=1)]
+    runtime: str
+    processor: str
+
+
 class Precision(_Part):
     """How numbers are kept, and how far a logit may be from the recorded one."""
 
     weights: WeightType
     compute: Literal["float32"] = "float32"
     tolerance: Annotated[float, Field(gt=0.0)] = 1e-4
+    reduced: dict[ReducedType, Reduced] = {}
+
+    def states(self, compute: ComputeType) -> bool:
+        """True when it is known what this arithmetic does to the answers."""
+        return compute == "float32" or compute in self.reduced
+
+    def bound(self, compute: ComputeType) -> float:
+        """How far a logit may be from the recorded one with an arithmetic that it `states`; `KeyError` for others."""
+        return self.tolerance if compute == "float32" else self.reduced[compute].tolerance
 
 
 class Manifest(_Part):

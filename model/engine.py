@@ -14,7 +14,7 @@ import numpy.typing as npt
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime
 
-from lengnuan.model.bundle import Bundle
+from lengnuan.model.bundle import Bundle, ComputeType
 from lengnuan.model.errors import BundleRefused, EngineUnavailable
 from lengnuan.model.padding import pad
 from lengnuan.model.threads import usable_cpus
@@ -32,12 +32,14 @@ class Engine(Protocol):
     Attributes:
         runtime: the library, for instance `onnxruntime`.
         provider: the device really in use, for instance `cpu` or `cuda`.
-        precision: of the arithmetic, for instance `float32`.
+        precision: of the arithmetic: `float32` or `bfloat16`.
+        threads: of the CPU, at most.
     """
 
     runtime: str
     provider: str
-    precision: str
+    precision: ComputeType
+    threads: int
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
         """token_ids: int64 [B, T], mask: bool [B, T], True = real token -> logits: float32 [B, K].
@@ -60,7 +62,7 @@ class OnnxEngine:
     """
 
     runtime = "onnxruntime"
-    precision = "float32"
+    precision: ComputeType = "float32"
 
     def __init__(self, model_file: Path, device: Device = "auto", threads: int = 0) -> None:
         options = onnxruntime.SessionOptions()
@@ -94,6 +96,11 @@ class OnnxEngine:
         (logits,) = self._session.run(["logits"], {"token_ids": token_ids, "mask": mask})
         result: Logits = logits
         return result
+
+
+def cuda_listed() -> bool:
+    """True where this build of ONNX Runtime knows CUDA; whether it also starts is seen when a graph is opened."""
+    return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def _choose_provider(device: Device) -> tuple[str, list[str]]:
@@ -137,8 +144,12 @@ def replay_golden(bundle: Bundle, engine: Engine) -> float:
     """Compare the engine's answers to the recorded ones; returns the largest difference of a logit.
 
     Raises:
-        BundleRefused: a text has other ids, or a logit is further off than the manifest's tolerance; gives both.
+        BundleRefused: a text has other ids, or a logit is further off than the manifest allows with the engine's
+            precision; gives both.
     """
+    if not bundle.manifest.precision.states(engine.precision):
+        raise BundleRefused(f"{bundle.path}: states no tolerance for {engine.precision}: use float32")
+    bound = bundle.manifest.precision.bound(engine.precision)
     ids = [bundle.tokenizer.encode(answer.text) for answer in bundle.golden]
     for index, (found, answer) in enumerate(zip(ids, bundle.golden, strict=True)):
         if tuple(found) != answer.ids:
@@ -149,9 +160,9 @@ def replay_golden(bundle: Bundle, engine: Engine) -> float:
         raise BundleRefused(f"{bundle.path}: logits have shape {logits.shape}, recorded {expected.shape}")
     difference = np.abs(logits - expected).max(axis=1)
     worst = int(np.nan_to_num(difference, nan=np.inf).argmax())
-    if not difference[worst] <= bundle.manifest.precision.tolerance:
+    if not difference[worst] <= bound:
         raise BundleRefused(
             f"{bundle.path}: golden text {worst} has logits {logits[worst].tolist()}, recorded "
-            f"{expected[worst].tolist()}: off by more than {bundle.manifest.precision.tolerance:g}"
+            f"{expected[worst].tolist()}: off by more than {bound:g} in {engine.precision}"
         )
     return float(difference[worst])

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, get_args
 
 from tqdm import tqdm
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
-from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.errors import ModelError
+from lengnuan.model.opening import EngineName, PrecisionName, open_engine
 from lengnuan.model.rows import FORMATS, Line, Row, Source, UnreadableFile, read_rows, read_stream
 from lengnuan.service.offline import Answering, Tally, UsageError, json_line, words
 from lengnuan.service.resume import resume
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)
+    logging.getLogger(open_engine.__module__).setLevel(logging.WARNING)  # no talk before the answers
     try:
         tally = _run(arguments)
     except ModelError as error:
@@ -79,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     bundle = Path(os.environ.get("LENGNUAN_BUNDLE") or DEFAULT_BUNDLE)
     parser.add_argument("--bundle", type=Path, default=bundle, metavar="FOLDER", help="the model ($LENGNUAN_BUNDLE)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where it runs (auto)")
+    parser.add_argument("--engine", default="auto", choices=get_args(EngineName), help="which runtime runs it (auto)")
+    parser.add_argument("--precision", default="auto", choices=get_args(PrecisionName), help="its arithmetic (auto)")
     parser.add_argument("--threads", type=_at_least(0), default=0, help="CPU threads (0: what the container may use)")
     parser.add_argument("--batch-tokens", type=_at_least(1), default=4096, help="padded tokens in one batch (4096)")
     return parser
@@ -96,8 +99,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 def _run(arguments: argparse.Namespace) -> Tally:
     _check(arguments)
     bundle = Bundle.load(arguments.bundle)
-    engine = OnnxEngine(bundle.model_file, arguments.device, arguments.threads)
-    replay_golden(bundle, engine)
+    engine = open_engine(bundle, arguments.device, arguments.engine, arguments.precision, arguments.threads)
     answering = Answering(bundle, engine, arguments.text_column, arguments.batch_tokens)
     rows, tally = _rows(arguments), Tally()
     if arguments.resume and arguments.output.exists():

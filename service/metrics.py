@@ -92,11 +92,15 @@ class Metrics:
         self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite")}
 
     def _add_model(self) -> None:
-        labels = ("model", "version", "sha", "backend", "precision", "provider")
+        labels = ("model", "version", "sha", "backend", "precision", "provider", "tolerance")
         self.model_info = self._gauge("model_info", "The model and what really runs it.", *labels)
         self.model_ready = self._gauge("model_ready", "1 when /readyz answers 200.")
-        self.model_load_seconds = self._gauge("model_load_seconds", "Time to read bundle and graph.")
-        self.warmup_seconds = self._gauge("warmup_seconds", "Time for the first runs and the golden answers.")
+        self.model_load_seconds = self._gauge(
+            "model_load_seconds", "Time to read bundle and graph and to give the golden answers."
+        )
+        self.warmup_seconds = self._gauge(
+            "warmup_seconds", "Time for the smallest and the largest batch, before ready."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)

@@ -12,6 +12,7 @@ from lengnuan.service.schemas import (
     LabelProbability,
     ModelCard,
     ServedLimits,
+    ServedPrecision,
     TimingsMs,
     Usage,
 )
@@ -87,7 +88,12 @@ def model_card(served: ServedModel, settings: Settings) -> ModelCard:
             **settings.model_dump(include=set(ServedLimits.model_fields)),
         ),
         truncation=manifest.truncation,
-        precision=manifest.precision,
+        precision=ServedPrecision(
+            weights=manifest.precision.weights,
+            compute=served.engine.precision,
+            tolerance=manifest.precision.bound(served.engine.precision),
+            reduced=manifest.precision.reduced,
+        ),
         runtime=served.engine.runtime,
         provider=served.engine.provider,
         temperature=manifest.temperature,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lengnuan.model.bundle import Precision
+from lengnuan.model.bundle import ComputeType, Reduced, ReducedType, WeightType
 from lengnuan.model.text import has_lone_surrogate
 from lengnuan.service.errors import (
     EmptyBody,
@@ -158,6 +158,17 @@ class ServedLimits(_Part):
     max_timeout_ms: int
 
 
+class ServedPrecision(_Part):
+    """How the network is kept and in which arithmetic it answers here."""
+
+    weights: WeightType
+    compute: Annotated[ComputeType, Field(description="in use")]
+    tolerance: Annotated[float, Field(description="how far a logit may be from the float32 one, in this arithmetic")]
+    reduced: Annotated[
+        dict[ReducedType, Reduced], Field(description="what cheaper arithmetic was measured to do to the answers")
+    ]
+
+
 class ModelCard(_Part):
     """The served model, from its manifest and from the engine that really runs it."""
 
@@ -172,7 +183,7 @@ class ModelCard(_Part):
     display_names: dict[str, str]
     limits: ServedLimits
     truncation: str
-    precision: Precision
+    precision: ServedPrecision
     runtime: str
     provider: str
     temperature: float

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Manifest
 from lengnuan.model.engine import Device
+from lengnuan.model.opening import EngineName, PrecisionName
 from lengnuan.service.logs import LogFormat
 
 PREFIX = "LENGNUAN_"
@@ -44,6 +45,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least urgent line to log")
     log_format: LogFormat = Field("auto", description="text, json, or text on a terminal and JSON elsewhere")
     device: Device = Field("auto", description="cuda means CUDA or an error; auto falls back to the CPU")
+    engine: EngineName = Field("auto", description="runtime; auto takes the fastest that is here")
+    precision: PrecisionName = Field(
+        "auto", description="bfloat16 or an error; float32; auto takes bfloat16 where it is in the CPU and in bounds"
+    )
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 takes what the container may use")
 
     max_texts: int = Field(1024, ge=1, description="texts in one request")

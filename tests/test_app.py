@@ -164,6 +164,9 @@ async def test_models_tells_labels_and_limits_that_hold(tmp_path: Path) -> None:
     assert card.labels == list(LABELS)
     assert card.display_names["positive"] == "正面"
     assert (card.runtime, card.provider) == ("fake", "cpu")
+    assert card.precision.model_dump() == {
+        **{"weights": "float32", "compute": "float32", "tolerance": 1e-4, "reduced": {}},
+    }
     assert refused.json()["error"]["limit"] == card.limits.max_texts == 3
 
 

@@ -66,8 +66,9 @@ def test_modules_are_imported_under_one_name_only(file: Path) -> None:
     assert [name for name in imported(file) if name.startswith(".") or name.split(".")[0] in ROOMS] == []
 
 
-def test_the_runtime_is_imported_where_its_telemetry_is_switched_off() -> None:
-    assert [file.name for file in FILES if "onnxruntime" in imported(file)] == ["engine.py"]
+def test_a_runtime_is_imported_where_its_telemetry_is_switched_off() -> None:
+    for package, place in (("onnxruntime", "engine.py"), ("openvino", "openvino_engine.py")):
+        assert [file.name for file in FILES if package in imported(file)] == [place]
 
 
 @every_file
@@ -123,6 +124,11 @@ def loaded_by(module: str) -> set[str]:
 )
 def test_serving_loads_no_training_library(module: str) -> None:
     assert loaded_by(f"lengnuan.{module}") & {"torch", "onnx", "sklearn", "jieba", "matplotlib", "pyarrow"} == set()
+
+
+@pytest.mark.parametrize("module", ["model.opening", "service.__main__", "service.classify"])
+def test_openvino_is_loaded_only_when_it_is_opened(module: str) -> None:
+    assert "openvino" not in loaded_by(f"lengnuan.{module}")
 
 
 @pytest.mark.parametrize("module", ["model.rows", "model.bundle", "service.classify"])

@@ -169,6 +169,8 @@ def test_bad_labels(bundle_copy: Path, labels: object, message: str) -> None:
         ("abstain_threshold", 1.5),
         ("max_tokens", 0),
         ("precision", {"weights": "float8"}),
+        ("precision", {"weights": "float32", "reduced": {"bfloat16": {"tolerance": 0.1}}}),
+        ("precision", {"weights": "float32", "reduced": {"int4": {}}}),
         ("files", {MODEL: {"sha256": "0", "size": 1}}),
         ("surprise", 1),
     ],
@@ -220,3 +222,22 @@ def test_golden_answers_that_check_nothing(bundle_copy: Path, golden: str, messa
     found = refusal(bundle_copy)
     assert found.startswith(f"{bundle_copy / GOLDEN}: ")
     assert message in found
+
+
+def test_a_manifest_from_before_bfloat16_was_measured_states_float32_only(bundle_copy: Path) -> None:
+    edit_manifest(bundle_copy, lambda content: content["precision"].pop("reduced"))
+    precision = Bundle.load(bundle_copy).manifest.precision
+    assert precision.states("float32")
+    assert not precision.states("bfloat16")
+    assert precision.bound("float32") == 1e-4
+
+
+def test_a_bound_for_bfloat16_is_read_beside_that_of_float32(bundle_copy: Path) -> None:
+    stated = {
+        **{"tolerance": 0.05, "largest_difference": 0.02, "flipped_share": 0.0, "texts": 100},
+        **{"runtime": "openvino 0", "processor": "a CPU"},
+    }
+    edit_manifest(bundle_copy, lambda content: content["precision"].update(reduced={"bfloat16": stated}))
+    precision = Bundle.load(bundle_copy).manifest.precision
+    assert precision.states("bfloat16")
+    assert (precision.bound("float32"), precision.bound("bfloat16")) == (1e-4, 0.05)

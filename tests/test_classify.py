@@ -191,7 +191,9 @@ def test_usage_errors_are_one_line(
     assert (tmp_path / "a.tsv").read_text(encoding="utf-8") == "text\n好\n"
 
 
-@pytest.mark.parametrize("argv", [["--threads", "-1"], ["--batch-tokens", "0"], ["--device", "tpu"], ["--what"]])
+@pytest.mark.parametrize(
+    "argv", [["--threads", "-1"], ["--batch-tokens", "0"], ["--device", "tpu"], ["--precision", "int8"], ["--what"]]
+)
 def test_options_out_of_range(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
@@ -203,6 +205,11 @@ def test_a_damaged_bundle_is_refused(bundle_copy: Path, caplog: pytest.LogCaptur
         model.write(b"\0")
     assert main(["--bundle", str(bundle_copy), "好"]) == 3
     assert "model.onnx" in caplog.text
+
+
+def test_a_precision_that_can_not_be_had_is_an_error(tiny_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["--bundle", str(tiny_bundle), "--precision", "bfloat16", "好"]) == 3
+    assert "does not state what it does to the answers" in caplog.text
 
 
 def test_no_bundle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

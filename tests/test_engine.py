@@ -122,6 +122,14 @@ def test_golden_logits_of_another_width_are_refused(tiny_bundle: Path, engine: O
         replay_golden(dataclasses.replace(bundle, golden=wide), engine)
 
 
+def test_an_engine_of_a_precision_that_the_bundle_does_not_state_is_refused(
+    tiny_bundle: Path, engine: OnnxEngine
+) -> None:
+    engine.precision = "bfloat16"
+    with pytest.raises(BundleRefused, match="states no tolerance for bfloat16"):
+        replay_golden(Bundle.load(tiny_bundle), engine)
+
+
 def test_replay_runs_texts_that_are_over_the_limit(tiny_bundle: Path) -> None:
     assert max(len(answer.ids) for answer in Bundle.load(tiny_bundle).golden) > MAX_TOKENS
 

@@ -1,3 +1,4 @@
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from small_runs import sentences, small_config, write_tsv
 from lengnuan.model.bundle import Bundle, WeightType
 from lengnuan.model.encoder import Classifier, EncoderConfig
 from lengnuan.model.engine import OnnxEngine, replay_golden
+from lengnuan.model.openvino_engine import OpenVinoEngine
 from lengnuan.training import export
 from lengnuan.training.errors import ParityFailed
 from lengnuan.training.export import (
@@ -46,6 +48,15 @@ def test_network_and_graph_agree_on_the_whole_matrix(model: Classifier, exported
     found = check_parity(model, OnnxEngine(exported, "cpu", 1))
     assert found["max_difference"] <= 1e-4
     assert found["batches"] == 5 * 4 * 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="no openvino on this platform")
+@pytest.mark.parametrize("weight_type", ["float32", "float16", "int8"])
+def test_network_and_graph_agree_in_openvino_too(tmp_path: Path, weight_type: WeightType) -> None:
+    model = Classifier(CONFIG, 3).eval()
+    round_weights(model, weight_type)
+    export_onnx(model, tmp_path / "model.onnx", weight_type, {})
+    assert check_parity(model, OpenVinoEngine(tmp_path / "model.onnx", threads=1))["max_difference"] <= 1e-5
 
 
 def test_the_matrix_has_every_shape_and_fully_padded_rows() -> None:

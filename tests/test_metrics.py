@@ -94,7 +94,9 @@ async def test_answers_batches_and_model_are_measured(tmp_path: Path) -> None:
         for stage in ("tokenize", "queue", "infer", "postprocess"):
             assert value(registry, "stage_duration_seconds_count", stage=stage) > 0
         page = (await client.get("/metrics")).text
-    assert re.search(r'lengnuan_model_info\{.*model="tiny".*provider="cpu".*\} 1\.0', page)
+    (info,) = re.findall(r"^lengnuan_model_info\{(.*)\} 1\.0$", page, re.MULTILINE)
+    for part in ('model="tiny"', 'backend="fake"', 'provider="cpu"', 'precision="float32"', 'tolerance="0.0001"'):
+        assert part in info
 
 
 @async_test

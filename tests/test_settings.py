@@ -22,7 +22,7 @@ def test_defaults_serve_the_embedded_bundle() -> None:
 def test_every_setting_is_a_variable_and_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {
         **{"bundle": "/x", "host": "::1", "port": 1, "log_level": "debug", "device": "cpu", "threads": 1},
-        **{"log_format": "text"},
+        **{"log_format": "text", "engine": "openvino", "precision": "float32"},
         **{"max_texts": 2, "max_chars": 3, "max_body_bytes": 4, "max_batch_rows": 5, "max_batch_tokens": 6},
         **{"max_padding_share": 0.25, "queue_items": 7, "queue_tokens": 8, "request_timeout_s": 9.0},
         **{"keep_alive_s": 10, "drain_delay_s": 11.0, "shutdown_timeout_s": 12, "stalled_after_s": 13.0},
@@ -52,7 +52,14 @@ def test_a_bad_variable_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--port", "65536"), ("--device", "tpu"), ("--max-batch-rows", "0"), ("--max-padding-share", "1.0")],
+    [
+        ("--port", "65536"),
+        ("--device", "tpu"),
+        ("--engine", "torch"),
+        ("--precision", "int8"),
+        ("--max-batch-rows", "0"),
+        ("--max-padding-share", "1.0"),
+    ],
 )
 def test_a_value_out_of_range_is_refused_by_both_names(flag: str, value: str) -> None:
     assert f"{flag} ({PREFIX}{flag[2:].replace('-', '_').upper()})" in refusal(flag, value)

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from lengnuan.training.evaluate import mean_scores, scored
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
 from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import Selection
+from lengnuan.training.reduced import measure_bfloat16
 from lengnuan.training.referee import Referee
 from lengnuan.training.report import Findings, write_report
 from lengnuan.training.scores import Scored, calibration_error, margin, summary
@@ -86,11 +87,13 @@ def make_bundle(trained: Trained, run_folder: Path) -> Path:
     if config.export.include_weights:
         write_tensors(folder / WEIGHTS, trained.model.state_dict())
     _write_json(folder / GOLDEN, _golden(trained, engine))
-    calibration, dev = _calibrate(trained, engine)
+    logits = {name: _logits(trained, engine, rows) for name, rows in trained.corpus.dev.items()}
+    calibration, dev = _calibrate(trained, logits)
     _write_json(folder / REFERENCE, _reference(trained, calibration, dev))
     findings = _judge(trained, engine, calibration, dev, parity)
     write_report(folder / "report", config, findings, run_folder / "metrics.jsonl")
-    Bundle.write(folder, _manifest(trained, calibration, findings))
+    precision = _precision(trained, folder / MODEL, logits)
+    Bundle.write(folder, _manifest(trained, calibration, findings, precision))
     bundle = Bundle.load(folder)
     log.info("bundle: golden answers differ by at most %.1e", replay_golden(bundle, engine))
     target = run_folder / "bundle"
@@ -121,9 +124,18 @@ def _golden(trained: Trained, engine: Engine) -> list[dict[str, Any]]:
     ]
 
 
-def _calibrate(trained: Trained, engine: Engine) -> tuple[Calibration, dict[str, Scored]]:
+def _precision(trained: Trained, model_file: Path, logits: Mapping[str, Logits]) -> Precision:
+    """How the weights are kept, and what bfloat16 does to the dev answers; `logits`: those in float32, by source."""
+    config = trained.config
+    texts = (example.text for name in logits for example in trained.corpus.dev[name])
+    rows = [trained.tokenizer.encode(text) for text in texts]
+    exact = np.concatenate(list(logits.values()))
+    found = measure_bfloat16(model_file, rows, exact, config.model.max_tokens, config.threads)
+    return Precision(weights=config.export.weight_type, reduced={"bfloat16": found} if found else {})
+
+
+def _calibrate(trained: Trained, logits: Mapping[str, Logits]) -> tuple[Calibration, dict[str, Scored]]:
     """Temperature and threshold from all dev rows together; and the calibrated dev predictions by source."""
-    logits = {name: _logits(trained, engine, rows) for name, rows in trained.corpus.dev.items()}
     labels = np.array([example.label for rows in trained.corpus.dev.values() for example in rows], dtype=np.int64)
     temperature = fit_temperature(np.concatenate(list(logits.values())), labels)
     keys = trained.corpus.train_keys()
@@ -218,7 +230,7 @@ def _cumulative(values: Any, edges: Sequence[float]) -> dict[str, float]:
     return {str(edge): float((values <= edge).mean()) for edge in edges}
 
 
-def _manifest(trained: Trained, calibration: Calibration, findings: Findings) -> Manifest:
+def _manifest(trained: Trained, calibration: Calibration, findings: Findings, precision: Precision) -> Manifest:
     config, corpus = trained.config, trained.corpus
     return Manifest(
         name=config.name,
@@ -232,7 +244,7 @@ def _manifest(trained: Trained, calibration: Calibration, findings: Findings) ->
         outputs=graph_outputs(len(corpus.labels.names)),
         temperature=calibration.temperature,
         abstain_threshold=calibration.abstain_threshold,
-        precision=Precision(weights=config.export.weight_type),
+        precision=precision,
         encoder=asdict(trained.model.encoder.config),
         scores=findings.short(),
         data={

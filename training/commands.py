@@ -59,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         stage.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
         stage.set_defaults(command=command)
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
+    purpose = "measure what bfloat16 does to a bundle's answers, and state it in its manifest"
+    _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
     _add_data(commands.add_parser("data", help="known public data sets"))
     _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))
     return parser
@@ -137,6 +139,25 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     sys.stdout.write(table(found, recorded_referee(bundle, found)))
     if arguments.json:
         write_json(found, arguments.json)
+
+
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bundle", type=Path, required=True, help="only its manifest.json is changed")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="texts, best its dev files")
+    parser.add_argument("--text-column", default="text")
+    parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.set_defaults(command=_measure)
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    from lengnuan.training.data import read_texts, source_of
+    from lengnuan.training.reduced import measure_bundle
+
+    columns = tuple(name for name in arguments.columns.split(",") if name)
+    data = DataConfig(text_column=arguments.text_column, columns=columns)
+    texts = [text for path in arguments.data for text in read_texts(source_of(path, data))]
+    measure_bundle(arguments.bundle, texts, arguments.threads)
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

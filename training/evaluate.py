@@ -1,4 +1,4 @@
-"""Scoring a finished bundle on labelled files, with the arithmetic that serves it."""
+"""Scoring a finished bundle on labelled files, in float32."""
 
 import json
 import logging

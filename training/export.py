@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from lengnuan.model.bundle import Tensor as TensorEntry
 from lengnuan.model.bundle import WeightType
 from lengnuan.model.encoder import Classifier
-from lengnuan.model.engine import OnnxEngine
+from lengnuan.model.engine import Engine
 from lengnuan.training.errors import ParityFailed
 
 log = logging.getLogger(__name__)
@@ -245,7 +245,7 @@ def parity_cases(vocab_size: int, max_tokens: int, seed: int = 0) -> Iterator[Ca
 
 
 @torch.no_grad()
-def check_parity(model: Classifier, engine: OnnxEngine) -> dict[str, Any]:
+def check_parity(model: Classifier, engine: Engine) -> dict[str, Any]:
     """Compare network and exported graph over `parity_cases`.
 
     Returns:
