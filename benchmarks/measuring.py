@@ -17,7 +17,8 @@ import numpy.typing as npt
 from baselines import Classifier, Floats, System, bytes_of, dev_accuracy
 
 from lengnuan.model.bundle import MODEL, TOKENIZER, Bundle
-from lengnuan.model.engine import OnnxEngine, score
+from lengnuan.model.engine import Engine, OnnxEngine, score
+from lengnuan.model.opening import open_engine
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.rows import Row, Source, read_rows
 from lengnuan.model.text import TEXT_VERSION
@@ -34,11 +35,11 @@ TEXTS_A_SET = 250
 
 
 class BundleClassifier:
-    """A bundle in ONNX Runtime and float32, on one thread."""
+    """A bundle on one thread: in ONNX Runtime and float32, or in the engine that is given."""
 
-    def __init__(self, folder: Path) -> None:
-        self.bundle = Bundle.load(folder)
-        self._engine = OnnxEngine(self.bundle.model_file, "cpu", threads=1)
+    def __init__(self, bundle: Bundle, engine: Engine | None = None) -> None:
+        self.bundle = bundle
+        self._engine = engine or OnnxEngine(bundle.model_file, "cpu", threads=1)
 
     def probabilities(self, texts: Sequence[str]) -> Floats:
         """See `baselines.Classifier.probabilities`."""
@@ -49,14 +50,20 @@ class BundleClassifier:
 def bundle_system(folder: Path) -> System:
     """A bundle folder as a row of the tables, named as its manifest says."""
     bundle = Bundle.load(folder)
+
+    def serve() -> tuple[Classifier, str]:
+        engine = open_engine(bundle, "cpu", threads=1)
+        return BundleClassifier(bundle, engine), f"{engine.runtime}, {engine.precision}"
+
     return System(
         name=bundle.manifest.name,
         fit=lambda _corpus, _folder: {},
-        load=lambda _folder: BundleClassifier(folder),
+        load=lambda _folder: BundleClassifier(bundle),
         size=lambda _folder: bytes_of([folder / MODEL, folder / TOKENIZER]),
         packages=("onnxruntime",),
         version=bundle.version,
         trained=False,
+        serve=serve,
     )
 
 

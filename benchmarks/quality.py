@@ -141,8 +141,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             name: measuring.scored(rows, found.test[name], leaked[name]) for name, rows in corpus.test.items()
         }
         figures = {name: measuring.figures(part, corpus.labels.names) for name, part in parts[system.name].items()}
-        systems.append({"name": system.name, "version": system.version, **found.facts,
-                        "texts_per_second": measuring.texts_per_second(found.classifier, texts),
+        timed, engine = system.serve() if system.serve else (found.classifier, "")
+        systems.append({"name": system.name, "version": system.version, **found.facts, "timed_in": engine,
+                        "texts_per_second": measuring.texts_per_second(timed, texts),
                         "sets": figures, "mean": mean_scores(figures)})  # fmt: skip
         if sentences:
             systems[-1]["behaviour"] = measuring.behaviour(found.classifier, sentences)

@@ -103,6 +103,8 @@ def measured_on(results: Results) -> str:
     for system in results["systems"]:
         if "from" in system:
             earlier.setdefault(system["from"], []).append(system["name"])
+    timed = {system["name"]: system.get("timed_in") for system in results["systems"] if "from" not in system}
+    engines = "".join(f", {name} in {engine}" for name, engine in timed.items() if engine)
     others = "".join(
         f"\n{', '.join(names)}: answers of an earlier run, whose speeds say nothing here:\n{machine}"
         for machine, names in earlier.items()
@@ -111,6 +113,7 @@ def measured_on(results: Results) -> str:
         f"{results['machine']}\n{results['packages']}\n"
         f"{results['train_rows']:,} training rows; speed: one thread, {speed['texts']:,} texts of "
         f"{speed['characters']:.0f} characters on average, load of the machine before the run {speed['load']:.1f}"
+        f"{engines}"
         f"{others}"
     )
 

@@ -8,7 +8,8 @@ from lengnuan.model.engine import Logits
 class LogitsCache:
     """The newest logits of one model, by the ids of their texts; the one unused for longest goes first.
 
-    Exact: equal ids have equal logits, whatever they were batched with.
+    Equal ids have equal logits, whatever they were batched with; in bfloat16, where the batch moves them within the
+    bundle's bound, the first ones stay.
 
     Args:
         size: answers kept; 0 keeps none.
