@@ -62,7 +62,7 @@ def _engines(bundle: Bundle) -> dict[str, Engine]:
     wanted: Sequence[Callable[[], Engine]] = (
         lambda: OnnxEngine(file, "cpu", 1),
         lambda: OpenVinoEngine(file, "float32", 1),
-        lambda: OpenVinoEngine(file, "bfloat16", 1),
+        lambda: OpenVinoEngine(file, "bfloat16", 1, bundle.manifest.max_tokens),
     )
     found = {}
     for make in wanted:

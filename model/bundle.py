@@ -58,6 +58,7 @@ class Reduced(_Part):
 
     tolerance: Annotated[float, Field(gt=0.0, description="how far a logit may be from the float32 one")]
     largest_difference: Annotated[float, Field(ge=0.0, description="of a logit, as measured")]
+    spread: Annotated[float, Field(ge=0.0, description="largest difference of a logit between two of those shapes")]
     flipped_share: Annotated[float, Field(ge=0.0, le=1.0, description="of the texts, those whose label is another")]
     texts: Annotated[int, Field(ge=1)]
     runtime: str

@@ -87,7 +87,7 @@ def _bfloat16(bundle: Bundle, threads: int) -> tuple[Engine, float]:
             f"precision bfloat16: {bundle.path} does not state what it does to the answers; "
             "`lengnuan-train measure` finds out, or use float32"
         )
-    return _replayed(bundle, OpenVinoEngine(bundle.model_file, "bfloat16", threads))
+    return _replayed(bundle, OpenVinoEngine(bundle.model_file, "bfloat16", threads, bundle.manifest.max_tokens))
 
 
 def _float32(bundle: Bundle, engine: EngineName, threads: int) -> Engine:

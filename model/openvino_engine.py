@@ -18,13 +18,21 @@ HINTS: dict[ComputeType, str] = {"float32": "f32", "bfloat16": "bf16"}
 CONVERTER = "openvino.tools.ovc"
 
 
+# In bfloat16 some texts get another answer at widths between these (measured: docs/decisions.md).
+WIDTH_STEP = 16
+
+
 class OpenVinoEngine:
     """OpenVINO on the CPU.
+
+    In bfloat16 only the encoder is; mean pooling and the linear layer after it stay in float32, and batches are widened
+    to a multiple of `WIDTH_STEP`. So a text gets the same answer whatever stands beside it (docs/decisions.md).
 
     Args:
         model_file: a bundle's graph.
         precision: of the arithmetic. float32 really is that: OpenVINO's own default is bfloat16 where the CPU has it.
         threads: 0 takes what the container's quota allows.
+        max_tokens: the network's limit, beyond which no batch may be widened; 0 widens none.
 
     Raises:
         EngineUnavailable: openvino is not installed, the CPU has no bfloat16, or the graph can't be opened.
@@ -33,7 +41,9 @@ class OpenVinoEngine:
     runtime = "openvino"
     provider = "cpu"
 
-    def __init__(self, model_file: Path, precision: ComputeType = "float32", threads: int = 0) -> None:
+    def __init__(
+        self, model_file: Path, precision: ComputeType = "float32", threads: int = 0, max_tokens: int = 0
+    ) -> None:
         core = _import_openvino().Core()
         if precision == "bfloat16" and not _has_bfloat16(core):
             raise EngineUnavailable(
@@ -41,16 +51,25 @@ class OpenVinoEngine:
             )
         self.precision = precision
         self.threads = threads or usable_cpus()
+        self._max_tokens = max_tokens if precision == "bfloat16" else 0
         try:
-            compiled = core.compile_model(str(model_file), "CPU", _properties(precision, self.threads))
+            graph = core.read_model(str(model_file))
+            head = _cut_off_head(graph) if precision == "bfloat16" else None
+            self._request = _compiled(core, graph, precision, self.threads)
+            self._head = _compiled(core, head, "float32", self.threads) if head else None
         except Exception as error:  # openvino's own class is RuntimeError, its loader raises others
             raise EngineUnavailable(f"{model_file}: openvino can't open it: {error}") from error
-        self._request = compiled.create_infer_request()
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
         """See `Engine.run`."""
+        more = min(-token_ids.shape[1] % WIDTH_STEP, self._max_tokens - token_ids.shape[1])
+        if more > 0:
+            token_ids = np.pad(token_ids, ((0, 0), (0, more)))
+            mask = np.pad(mask, ((0, 0), (0, more)))
         inputs = {"token_ids": token_ids, "mask": mask}
-        found = self._request.infer(inputs, share_inputs=True, share_outputs=True)["logits"]
+        found = self._request.infer(inputs, share_inputs=True, share_outputs=True)[0]
+        if self._head is not None:
+            found = self._head.infer([found], share_inputs=True, share_outputs=True)[0]
         return np.array(found, dtype=np.float32)  # a copy: the next run writes into the same memory
 
 
@@ -62,6 +81,34 @@ def openvino_version() -> str:
 def processor() -> str:
     """What OpenVINO calls this machine's CPU; raises `EngineUnavailable` when it is not installed."""
     return str(_import_openvino().Core().get_property("CPU", "FULL_DEVICE_NAME"))
+
+
+def _cut_off_head(graph: Any) -> Any:
+    """Take the last matrix product and what follows it out of a graph, in place.
+
+    OpenVINO chooses the kernel of that product by the number of rows, and would round its result to bfloat16.
+
+    Returns:
+        That part as a graph of its own, from the pooled vectors float32 [B, C] to the logits; None, and the graph as it
+        was, where the last product does not take one vector a text.
+    """
+    openvino = _import_openvino()
+    product = [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul"][-1:]
+    if not product or product[0].input_value(0).get_partial_shape().rank != 2:
+        return None
+    pooled = product[0].input_value(0)
+    entry = openvino.opset13.parameter(pooled.get_partial_shape(), openvino.Type.f32)
+    product[0].input(0).replace_source_output(entry.output(0))
+    head = openvino.Model(graph.get_results(), [entry], "head")
+    for result in graph.get_results():
+        graph.remove_result(result)
+    graph.add_results([openvino.opset13.result(pooled)])
+    return head
+
+
+def _compiled(core: Any, graph: Any, precision: ComputeType, threads: int) -> Any:
+    """A request to run the graph with."""
+    return core.compile_model(graph, "CPU", _properties(precision, threads)).create_infer_request()
 
 
 def _properties(precision: ComputeType, threads: int) -> dict[str, Any]:

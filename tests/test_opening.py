@@ -15,7 +15,13 @@ from lengnuan.model.errors import BundleRefused, EngineUnavailable
 from lengnuan.model.opening import open_engine
 
 REDUCED = Reduced(
-    tolerance=0.5, largest_difference=0.25, flipped_share=0.0, texts=10, runtime="openvino 0", processor="a CPU"
+    tolerance=0.5,
+    largest_difference=0.25,
+    spread=0.01,
+    flipped_share=0.0,
+    texts=10,
+    runtime="openvino 0",
+    processor="a CPU",
 )
 
 
@@ -42,7 +48,7 @@ class Machine:
     cuda: str = "none"  # none, works, broken
     opened: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
-    def open_openvino(self, _: Path, precision: str = "float32", threads: int = 0) -> Opened:
+    def open_openvino(self, _: Path, precision: str = "float32", threads: int = 0, max_tokens: int = 0) -> Opened:
         if not self.openvino:
             raise EngineUnavailable("engine openvino: not here")
         if precision == "bfloat16" and not self.bfloat16:

@@ -33,7 +33,7 @@ def property_of(engine: OpenVinoEngine, name: str) -> object:
 
 def bfloat16_engine(model_file: Path) -> OpenVinoEngine:
     try:
-        return OpenVinoEngine(model_file, "bfloat16", threads=1)
+        return OpenVinoEngine(model_file, "bfloat16", threads=1, max_tokens=MAX_TOKENS)
     except EngineUnavailable as missing:
         pytest.skip(str(missing))
 
@@ -119,6 +119,35 @@ def test_bfloat16_answers_are_near_those_of_float32(tiny_bundle: Path, engine: O
     found, exact = reduced.run(*pad(ROWS, PAD_ID)), engine.run(*pad(ROWS, PAD_ID))
     assert found.dtype == np.float32
     assert found == pytest.approx(exact, abs=0.05)
+
+
+@installed
+def test_in_bfloat16_a_text_alone_is_as_among_others(tiny_bundle: Path) -> None:
+    reduced = bfloat16_engine(tiny_bundle / "model.onnx")
+    together = reduced.run(*pad(ROWS * 3, PAD_ID))
+    for row, logits in zip(ROWS, together, strict=False):
+        assert reduced.run(*pad([row], PAD_ID))[0] == pytest.approx(logits, abs=1e-5)
+
+
+@installed
+@pytest.mark.parametrize(("tokens", "width"), [(1, 16), (16, 16), (17, 20), (20, 20), (21, 21)])
+def test_in_bfloat16_widths_are_rounded_up_but_not_beyond_the_limit(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, width: int
+) -> None:
+    monkeypatch.setattr(openvino_engine, "_has_bfloat16", lambda _: True)
+    reduced = OpenVinoEngine(tiny_bundle / "model.onnx", "bfloat16", threads=1, max_tokens=20)
+    token_ids, mask = pad([[260] * tokens, [258]], PAD_ID)
+    found = reduced.run(token_ids, mask)
+    assert list(reduced._request.get_input_tensor(0).shape) == [2, width]
+    expected = OnnxEngine(tiny_bundle / "model.onnx", "cpu", threads=1).run(token_ids, mask)
+    assert found == pytest.approx(expected, abs=0.05)
+
+
+@installed
+def test_float32_widths_stay_as_they_are(tiny_bundle: Path) -> None:
+    exact = OpenVinoEngine(tiny_bundle / "model.onnx", threads=1, max_tokens=20)
+    exact.run(*pad([[260, 261, 262]], PAD_ID))
+    assert list(exact._request.get_input_tensor(0).shape) == [1, 3]
 
 
 @installed

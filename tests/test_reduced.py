@@ -46,19 +46,22 @@ class Rough(FakeEngine):
 )
 def test_every_shape_is_judged(worst: str, error: Callable[[Shape], float]) -> None:
     found = compare(Rough(error), ROWS, EXACT, LIMIT)
-    assert found[worst][0] == pytest.approx(0.25, abs=1e-6)
-    assert [name for name, (difference, _) in found.items() if difference > 0] == [worst]
+    assert found.by_shape[worst][0] == pytest.approx(0.25, abs=1e-6)
+    assert [name for name, (difference, _) in found.by_shape.items() if difference > 0] == [worst]
+    assert found.spread == pytest.approx(0.25, abs=1e-6)
 
 
 def test_an_engine_without_error_differs_nowhere() -> None:
-    assert set(compare(Rough(lambda _: 0.0), ROWS, EXACT, LIMIT).values()) == {(0.0, 0.0)}
+    found = compare(Rough(lambda _: 0.0), ROWS, EXACT, LIMIT)
+    assert set(found.by_shape.values()) == {(0.0, 0.0)}
+    assert found.spread == 0.0
 
 
 def test_a_text_counts_as_flipped_when_another_label_wins() -> None:
     flipped = float(np.mean((EXACT[:, 0] < EXACT[:, 1]) & (EXACT[:, 0] + 0.5 > EXACT[:, 1])))
     found = compare(Rough(lambda _: 0.5), ROWS, EXACT, LIMIT)
     assert flipped > 0
-    assert [share for _, share in found.values()] == [pytest.approx(flipped)] * 3
+    assert [share for _, share in found.by_shape.values()] == [pytest.approx(flipped)] * 3
 
 
 def test_padding_never_reaches_beyond_the_limit() -> None:
@@ -89,6 +92,7 @@ def test_the_stated_tolerance_leaves_a_margin(monkeypatch: pytest.MonkeyPatch) -
     assert found.tolerance == pytest.approx(SAFETY * 1e-3, rel=0.05)
     assert found.largest_difference == pytest.approx(1e-3, rel=1e-3)
     assert (found.flipped_share, found.texts) == (0.0, len(ROWS))
+    assert found.spread <= 1e-6
     assert (found.runtime, found.processor) == ("openvino 1.2.3", "a CPU")
 
 

@@ -1,12 +1,12 @@
 """What bfloat16 does to a network's answers: measured on dev texts, stated in the manifest, or not stated at all.
 
-A float32 answer hardly depends on the shape of the batch; a bfloat16 one does, because other shapes are summed in
-another order and rounded at other places. So every text is judged as it may be run: alone, among texts of its length,
-and padded up to the network's limit by a longer neighbour.
+Sums in another order are rounded elsewhere, and a runtime may choose the order by the shape of the batch. So texts are
+judged as they may be run: alone, among texts of their length, and padded to the network's limit by a longer neighbour.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ def measure_bfloat16(model_file: Path, rows: Rows, exact: Logits, max_tokens: in
         `LARGEST_FLIPPED_SHARE` of the texts would get another label.
     """
     try:
-        engine = OpenVinoEngine(model_file, "bfloat16", threads)
+        engine = OpenVinoEngine(model_file, "bfloat16", threads, max_tokens)
     except EngineUnavailable as error:
         log.info("bfloat16: not measured, so the bundle will be served in float32: %s", error)
         return None
@@ -54,8 +54,21 @@ def measure_bfloat16(model_file: Path, rows: Rows, exact: Logits, max_tokens: in
     return _judged(found, len(rows), f"openvino {openvino_version()}", processor())
 
 
-def compare(engine: Engine, rows: Rows, exact: Logits, max_tokens: int) -> dict[str, tuple[float, float]]:
-    """By shape of the batches: largest difference of a logit to `exact`, and share of the texts whose label differs.
+@dataclass(frozen=True)
+class Comparison:
+    """How an engine's logits differ from those in float32.
+
+    Args:
+        by_shape: largest difference of a logit and share of the texts whose label is another, by shape of the batches.
+        spread: largest difference of a logit of one text between two of the shapes.
+    """
+
+    by_shape: dict[str, tuple[float, float]]
+    spread: float
+
+
+def compare(engine: Engine, rows: Rows, exact: Logits, max_tokens: int) -> Comparison:
+    """Run every text in batches of three shapes; up to `COSTLY_ROWS`, evenly spread, in the two that cost most.
 
     Args:
         engine: of less precision.
@@ -65,10 +78,13 @@ def compare(engine: Engine, rows: Rows, exact: Logits, max_tokens: int) -> dict[
     """
     costly = np.linspace(0, len(rows) - 1, min(len(rows), COSTLY_ROWS)).astype(np.int64)
     some = [rows[i] for i in costly]
+    together = score(engine, rows, max_tokens)
+    alone = score(engine, some, max_tokens, batch_tokens=1)
+    padded = np.concatenate(list(_padded(engine, some, max_tokens)))
     cases = {
-        "sorted batches": (exact, score(engine, rows, max_tokens)),
-        "alone": (exact[costly], score(engine, some, max_tokens, batch_tokens=1)),
-        "padded to the limit": (exact[costly], np.concatenate(list(_padded(engine, some, max_tokens)))),
+        "sorted batches": (exact, together),
+        "alone": (exact[costly], alone),
+        "padded to the limit": (exact[costly], padded),
     }
     found = {}
     for name, (expected, logits) in cases.items():
@@ -79,7 +95,10 @@ def compare(engine: Engine, rows: Rows, exact: Logits, max_tokens: int) -> dict[
             "%s, %s: %d texts, a logit is off by up to %.3g, %.3f %% get another label",
             *(engine.precision, name, len(expected), difference, 100 * flipped),
         )
-    return found
+    with np.errstate(invalid="ignore"):  # an engine may give infinities
+        spread = float(np.ptp(np.stack([together[costly], alone, padded]), axis=0).max())
+    log.info("%s: between shapes a logit differs by up to %.3g", engine.precision, spread)
+    return Comparison(found, spread)
 
 
 def _padded(engine: Engine, rows: Rows, max_tokens: int) -> Iterator[Logits]:
@@ -91,9 +110,9 @@ def _padded(engine: Engine, rows: Rows, max_tokens: int) -> Iterator[Logits]:
         yield engine.run(*pad([*part, neighbour], PAD_ID))[:-1]
 
 
-def _judged(found: dict[str, tuple[float, float]], texts: int, runtime: str, chip: str) -> Reduced | None:
-    largest = max(difference for difference, _ in found.values())
-    flipped = max(share for _, share in found.values())
+def _judged(found: Comparison, texts: int, runtime: str, chip: str) -> Reduced | None:
+    largest = max(difference for difference, _ in found.by_shape.values())
+    flipped = max(share for _, share in found.by_shape.values())
     if not np.isfinite(largest) or flipped > LARGEST_FLIPPED_SHARE:
         log.warning(
             "bfloat16: not stated, so the bundle will be served in float32: %.3f %% of the dev texts would get another "
@@ -106,6 +125,7 @@ def _judged(found: dict[str, tuple[float, float]], texts: int, runtime: str, chi
     return Reduced(
         tolerance=tolerance,
         largest_difference=largest,
+        spread=found.spread,
         flipped_share=flipped,
         texts=texts,
         runtime=runtime,
@@ -129,7 +149,7 @@ def measure_bundle(path: Path, texts: Sequence[str], threads: int = 0) -> Reduce
         UsageError: no text that has a token.
     """
     bundle = Bundle.load(path)
-    OpenVinoEngine(bundle.model_file, "bfloat16", threads)
+    OpenVinoEngine(bundle.model_file, "bfloat16", threads, bundle.manifest.max_tokens)
     rows = [row for row in map(bundle.tokenizer.encode, texts) if row]
     if not rows:
         raise UsageError("no text to measure with")
