@@ -130,7 +130,7 @@ def test_in_bfloat16_a_text_alone_is_as_among_others(tiny_bundle: Path) -> None:
 
 
 @installed
-@pytest.mark.parametrize(("tokens", "width"), [(1, 8), (8, 8), (9, 16), (17, 20), (20, 20)])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 16), (16, 16), (17, 20), (20, 20), (21, 21)])
 def test_in_bfloat16_widths_are_rounded_up_but_not_beyond_the_limit(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, width: int
 ) -> None:
