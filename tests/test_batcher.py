@@ -2,46 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from batcher_fixtures import LIMITS, NAN_ID, POISON_ID, soon, started, submit
 from service_fixtures import FakeEngine, async_test, eventually, logits_of, value
 
 from lengnuan.service import batcher as batcher_module
-from lengnuan.service.batcher import Batcher
-from lengnuan.service.batching import Limits, Scored
-from lengnuan.service.cache import LogitsCache
+from lengnuan.service.batching import Scored
 from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded
-from lengnuan.service.metrics import Metrics
-from lengnuan.service.thread import EngineThread
-
-LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
-POISON_ID, NAN_ID = 200, 201
-
-
-@asynccontextmanager
-async def started(
-    engine: FakeEngine, limits: Limits = LIMITS, cache_size: int = 0
-) -> AsyncIterator[tuple[Batcher, Metrics]]:
-    metrics, thread = Metrics(), EngineThread()
-    batcher = Batcher(engine, limits, metrics, thread, LogitsCache(cache_size))
-    batcher.start()
-    try:
-        yield batcher, metrics
-    finally:
-        engine.gate.set()
-        await batcher.stop()
-        thread.stop()
-
-
-def soon() -> float:
-    return time.monotonic() + 60
-
-
-def submit(batcher: Batcher, *rows: list[int]) -> "asyncio.Task[list[object]]":
-    return asyncio.create_task(batcher.score(rows, soon()))
 
 
 @async_test
@@ -204,75 +173,6 @@ async def test_failed_batches_in_a_row_are_counted_and_forgotten_after_a_success
         assert batcher.failed_batches == 3
         await batcher.score([[5], [POISON_ID]], soon())
         assert batcher.failed_batches == 0
-
-
-@async_test
-async def test_equal_rows_are_run_once_for_all_who_wait() -> None:
-    engine = FakeEngine()
-    async with started(engine) as (batcher, metrics):
-        engine.gate.clear()
-        running = submit(batcher, [5])
-        await engine.wait_entered()
-        late, others = submit(batcher, [5]), [submit(batcher, [6, 7]) for _ in range(9)]
-        await eventually(lambda: len(batcher.waiting) == 10)
-        engine.gate.set()
-        answers = [answer for [answer] in await asyncio.gather(running, late, *others)]
-    assert engine.rows == [[5], [6, 7]]
-    wanted = [logits_of([5])] * 2 + [logits_of([6, 7])] * 9
-    assert [answer.logits.tolist() for answer in answers] == [pytest.approx(logits) for logits in wanted]
-    assert all(answer.queue_s >= 0 for answer in answers)
-    assert value(metrics.registry, "shared_answers_total") == 9
-
-
-@async_test
-async def test_a_caller_who_leaves_takes_no_answer_from_those_with_the_same_row() -> None:
-    engine = FakeEngine()
-    async with started(engine) as (batcher, _):
-        engine.gate.clear()
-        leaving = submit(batcher, [5])
-        await engine.wait_entered()
-        staying = submit(batcher, [5])
-        await eventually(lambda: len(batcher.waiting) == 1)
-        leaving.cancel()
-        await asyncio.wait([leaving])
-        engine.gate.set()
-        [answer] = await staying
-    assert isinstance(answer, Scored)
-    assert engine.rows == [[5]]
-
-
-@async_test
-async def test_equal_rows_fail_alike() -> None:
-    async with started(FakeEngine(poison=POISON_ID)) as (batcher, metrics):
-        answers = await batcher.score([[POISON_ID], [POISON_ID], [5]], soon())
-    assert [type(answer) for answer in answers] == [EngineFailed, EngineFailed, Scored]
-    assert value(metrics.registry, "backend_errors_total", kind="runtime") == 1
-
-
-@async_test
-async def test_an_answer_that_is_kept_needs_no_engine_and_no_room() -> None:
-    engine = FakeEngine()
-    async with started(engine, cache_size=2) as (batcher, metrics):
-        [before] = await batcher.score([[5, 6]], soon())
-        engine.gate.clear()
-        [after] = await batcher.score([[5, 6]], soon())
-        with pytest.raises(Overloaded):
-            await batcher.score([[5, 6], *([n] for n in range(17))], soon())
-        engine.gate.set()
-    assert engine.rows == [[5, 6]]
-    assert after.logits.tolist() == before.logits.tolist()
-    assert value(metrics.registry, "cache_lookups_total", result="hit") == 1
-    assert value(metrics.registry, "cache_lookups_total", result="miss") == 1
-
-
-@async_test
-async def test_failures_are_not_kept() -> None:
-    engine = FakeEngine(poison=POISON_ID)
-    async with started(engine, cache_size=9) as (batcher, _):
-        await batcher.score([[POISON_ID]], soon())
-        engine.poison = None
-        [answer] = await batcher.score([[POISON_ID]], soon())
-    assert isinstance(answer, Scored)
 
 
 @async_test

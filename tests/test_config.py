@@ -127,7 +127,10 @@ def test_label_order_is_the_order_in_the_file(written: Callable[[str], Path], tm
     assert list(again.labels) == ["z", "a", "m"]
 
 
-@pytest.mark.parametrize("name", ["default.toml", "again.toml", "chnsenticorp.toml", "retrain.toml"])
+@pytest.mark.parametrize(
+    "name",
+    ["default.toml", "plain.toml", "teacher.toml", "tiny.toml", "chnsenticorp.toml", "retrain.toml"],
+)
 def test_the_shipped_configs_are_valid(name: str) -> None:
     path = Path(str(files("lengnuan.training") / "configs" / name))
     config = load_config(path)
