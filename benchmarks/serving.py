@@ -57,7 +57,7 @@ def main() -> None:
         characters = statistics.mean(map(len, TEXTS))
         card = _model_card(port)
         runs = f"{card['runtime']} in {card['precision']['compute']}"
-        print(f"bundle {bundle.manifest.name} {bundle.version}, texts of {characters:.0f} characters, {runs}")
+        print(f"bundle {bundle.manifest.name} {bundle.version}, texts of {characters:.0f} characters and a number, {runs}")
         print(f"ready after {time.perf_counter() - started:.1f} s, {_resident_mb(server.pid):.0f} MB resident")
         _check_answers(bundle, port, card["precision"])
         print(
@@ -87,9 +87,10 @@ def _load(port: int, clients: int, size: int, seconds: float) -> tuple[list[floa
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        turn = number
+        turn = 0
         while time.perf_counter() < stop:
-            batch = [TEXTS[(turn + i) % len(TEXTS)] for i in range(size)]
+            # No text twice: equal ones would be run once.
+            batch = [f"{TEXTS[(number + turn + i) % len(TEXTS)]}{number}.{turn + i}" for i in range(size)]
             begin = time.perf_counter()
             status, _ = _classify(connection, batch)
             if status != 200:
@@ -98,7 +99,7 @@ def _load(port: int, clients: int, size: int, seconds: float) -> tuple[list[floa
                 latencies.append(time.perf_counter() - begin)
             turn += size
 
-    threads = [threading.Thread(target=client, args=(number * 7,)) for number in range(clients)]
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
