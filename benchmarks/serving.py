@@ -56,8 +56,9 @@ def main() -> None:
         print(describe())
         characters = statistics.mean(map(len, TEXTS))
         card = _model_card(port)
+        texts = f"texts of {characters:.0f} characters and a number"
         runs = f"{card['runtime']} in {card['precision']['compute']}"
-        print(f"bundle {bundle.manifest.name} {bundle.version}, texts of {characters:.0f} characters and a number, {runs}")
+        print(f"bundle {bundle.manifest.name} {bundle.version}, {texts}, {runs}")
         print(f"ready after {time.perf_counter() - started:.1f} s, {_resident_mb(server.pid):.0f} MB resident")
         _check_answers(bundle, port, card["precision"])
         print(
