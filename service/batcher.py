@@ -5,6 +5,7 @@ run once: those that wait when the answer comes get it too, and later ones, for 
 """
 
 import asyncio
+import copy
 import logging
 import math
 import time
@@ -185,7 +186,8 @@ class Batcher:
             answer = by_key[item.key]
             queue_s = max(0.0, started - item.enqueued_at)
             self._metrics.queue_seconds.observe(queue_s)
-            item.settle(answer if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
+            # An error of one's own: the caller writes the place of the text into it, and may raise it.
+            item.settle(copy.copy(answer) if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
         for key, answer in by_key.items():
             if not isinstance(answer, ServiceError):
                 self._cache.put(key, answer)

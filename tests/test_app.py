@@ -227,3 +227,11 @@ async def test_a_text_that_comes_again_is_answered_alike_without_the_engine(tmp_
         assert (once["timings"]["infer"] > 0, again["timings"]["infer"]) == (True, 0)
         assert len(engine.rows) == 1
         assert value(app.state.metrics.registry, "cache_items") == 1
+
+
+@async_test
+async def test_equal_texts_that_fail_are_each_named(tmp_path: Path) -> None:
+    async with serving(tmp_path, FakeEngine(nan=STRANGE_ID)) as (client, _):
+        reply = await client.post(URL, json={"input": [STRANGE, "好", STRANGE], "partial": True})
+    found = [item.get("error", {}).get("index") for item in reply.json()["data"]]
+    assert found == [0, None, 2]
