@@ -56,7 +56,9 @@ teachers: $(ALL)
 	$(TRAIN) fit --config training/configs/plain.toml --data $(DATA) --output runs/plain
 	$(TRAIN) fit --config training/configs/teacher.toml --data $(DATA) --output runs/teacher
 
-default-bundle tiny-bundle: %-bundle: teachers
+default-bundle: teachers
+default-bundle tiny-bundle: %-bundle: $(ALL)
+	@test -n "$(DATA)" || { echo "give DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
 	$(TRAIN) run --config training/configs/$*.toml --data $(DATA) --output runs/$*
 	rm -rf model/bundles/$* && cp -r runs/$*/bundle model/bundles/$*
 

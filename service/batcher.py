@@ -1,7 +1,8 @@
 """The queue and the loop that runs it. Only ids come in and only logits go out: nothing here knows a text or a label.
 
-A batch forms while the engine is busy with the one before, so an idle service adds no wait. Rows with the same ids are
-run once: those that wait when the answer comes get it too, and later ones, for a while, from the cache.
+A batch forms while the engine is busy with the one before, so an idle service adds no wait. When a full one waits, it
+is handed over before the engine is free, so that a fast device isn't idle while answers go out. Rows with the same ids
+are run once: those that wait when the answer comes get it too, and later ones, for a while, from the cache.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +31,15 @@ LONGEST_RETRY_S = 60
 THROUGHPUT_WEIGHT = 0.2
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """What the engine's thread gives back: an answer a row, when it began (`time.monotonic()`), and its seconds."""
+
+    answers: list[Logits | ServiceError]
+    began: float
+    seconds: float
+
+
 class Batcher:
     """Runs waiting rows through one engine, one batch at a time.
 
@@ -42,7 +53,8 @@ class Batcher:
     Attributes:
         waiting: rows in the queue, oldest first.
         waiting_tokens: the sum of their lengths.
-        running_since: when the present call of the engine began (`time.monotonic()`); None between calls.
+        running_since: when the engine was given something to do after it had ended something, or nothing
+            (`time.monotonic()`); None while it has nothing.
         failed_batches: batches without a single answer, in a row, up to now.
     """
 
@@ -95,13 +107,12 @@ class Batcher:
         pending = self._admit(rows, deadline)
         timer = asyncio.get_running_loop().call_later(deadline - time.monotonic(), self._expire, pending)
         try:
-            await asyncio.wait([item.future for item in pending])
+            return [await item.future for item in pending]
         finally:
             timer.cancel()
             for item in pending:
                 item.future.cancel()
                 self._leave_queue(item)
-        return [item.future.result() for item in pending]
 
     def _admit(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Pending]:
         if not self.alive:
@@ -147,8 +158,7 @@ class Batcher:
             while True:
                 await self._arrived.wait()
                 self._arrived.clear()
-                while self.waiting:
-                    await self._run_batch(take_batch(self.waiting, self._limits, time.monotonic()))
+                await self._work_off()
         except Exception:
             log.critical("the batch loop died; the service is not ready from now on", exc_info=True)
         finally:
@@ -156,27 +166,53 @@ class Batcher:
                 self._leave_queue(item)
                 item.settle(NotReady("the model has stopped"))
 
-    async def _run_batch(self, batch: Batch) -> None:
+    async def _work_off(self) -> None:
+        """Run what waits, until nothing does."""
+        ahead: tuple[Batch, asyncio.Future[_Ran]] | None = None
+        while self.waiting or ahead:
+            batch, call = ahead or self._begin()
+            ahead = self._begin() if self._full() else None
+            self.running_since = time.monotonic()
+            try:
+                ran = await call
+            finally:
+                self.running_since = None
+            self._finish(batch, ran)
+
+    def _not_running(self) -> list[Pending]:
+        """What waits, oldest first, without the rows whose answer is already on its way."""
+        running = {item.key for item in self._running}
+        return [item for item in self.waiting if item.key not in running]
+
+    def _full(self) -> bool:
+        """Whether what waits would fill a batch."""
+        rows, tokens = self._limits.max_rows, self._limits.max_tokens
+        if len(self.waiting) < rows and self.waiting_tokens < tokens:
+            return False
+        lengths = {item.key: len(item.ids) for item in self._not_running()}
+        return len(lengths) >= rows or sum(lengths.values()) >= tokens
+
+    def _begin(self) -> "tuple[Batch, asyncio.Future[_Ran]]":
+        """Take a batch out of the queue and give it to the engine's thread."""
+        batch = take_batch(self._not_running(), self._limits, time.monotonic())
         for item in [*batch.dropped, *batch.rows]:
             self._leave_queue(item)
         for item in batch.dropped:
             item.settle(DeadlineExceeded("queue"))
+        self._running += batch.rows
+        return batch, self._thread.run(self._timed, batch.rows)
+
+    def _finish(self, batch: Batch, ran: _Ran) -> None:
+        """Answer a batch that has run."""
         if not batch.rows:
             return
-        self._running = batch.rows
-        started = self.running_since = time.monotonic()
-        try:
-            answers = await self._thread.run(self._compute, batch.rows)
-        finally:
-            self.running_since = None
-        infer_s = time.monotonic() - started
-        self._settle(dict(zip(batch.rows, answers, strict=True)), started, infer_s)
-        self._running = []
-        self._measure(batch, infer_s)
-        failed = all(isinstance(answer, ServiceError) for answer in answers)
+        self._settle(dict(zip(batch.rows, ran.answers, strict=True)), ran)
+        del self._running[: len(batch.rows)]
+        self._measure(batch, ran.seconds)
+        failed = all(isinstance(answer, ServiceError) for answer in ran.answers)
         self.failed_batches = self.failed_batches + 1 if failed else 0
 
-    def _settle(self, answers: dict[Pending, Logits | ServiceError], started: float, infer_s: float) -> None:
+    def _settle(self, answers: dict[Pending, Logits | ServiceError], ran: _Ran) -> None:
         """Answer the rows that were run, and all that wait with the same ids, also if they came meanwhile."""
         by_key = {item.key: answer for item, answer in answers.items()}
         equal = [item for item in self.waiting if item.key in by_key]
@@ -184,10 +220,10 @@ class Batcher:
         for item in [*answers, *equal]:
             self._leave_queue(item)
             answer = by_key[item.key]
-            queue_s = max(0.0, started - item.enqueued_at)
+            queue_s = max(0.0, ran.began - item.enqueued_at)
             self._metrics.queue_seconds.observe(queue_s)
             # An error of one's own: the caller writes the place of the text into it, and may raise it.
-            item.settle(copy.copy(answer) if isinstance(answer, ServiceError) else Scored(answer, queue_s, infer_s))
+            item.settle(copy.copy(answer) if isinstance(answer, ServiceError) else Scored(answer, queue_s, ran.seconds))
         for key, answer in by_key.items():
             if not isinstance(answer, ServiceError):
                 self._cache.put(key, answer)
@@ -199,8 +235,14 @@ class Batcher:
         before = self._tokens_per_s or pace
         self._tokens_per_s = before + THROUGHPUT_WEIGHT * (pace - before)
 
+    def _timed(self, rows: Sequence[Pending]) -> _Ran:
+        """In the engine's thread."""
+        began = time.monotonic()
+        answers = self._compute(rows) if rows else []
+        return _Ran(answers, began, time.monotonic() - began)
+
     def _compute(self, rows: Sequence[Pending]) -> list[Logits | ServiceError]:
-        """In the engine's thread: pad and run. A batch that raises is halved until the guilty row is alone."""
+        """Pad and run. A batch that raises is halved until the guilty row is alone."""
         try:
             logits = self._engine.run(*pad([item.ids for item in rows], PAD_ID))
             if len(logits) != len(rows):

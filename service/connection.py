@@ -62,20 +62,23 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientClosed: the client has hung up.
     """
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_until_gone(request))
+    here = asyncio.current_task()
+    hung_up = False
+
+    async def watch() -> None:
+        nonlocal hung_up
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        hung_up = True
+        if here is not None:
+            here.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        return await work
+    except asyncio.CancelledError:
+        if hung_up and here is not None and here.uncancel() == 0:
+            raise ClientClosed("the client closed the connection") from None
+        raise  # the server itself gives the request up
     finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-    if task.cancelled():
-        raise ClientClosed("the client closed the connection")
-    return task.result()
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        watching.cancel()

@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from lengnuan.model.probabilities import Prediction
 from lengnuan.service.errors import Outcome, ServiceError
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -86,7 +87,8 @@ class Metrics:
         self.batch_padding_ratio = self._histogram("batch_padding_ratio", "Padding over padded tokens.", SHARES)
         self.batch_close_reason = self._counter("batch_close_reason", "Why batches weren't larger.", "reason")
         self.shared_answers = self._counter("shared_answers", "Texts answered by the run of an equal one beside them.")
-        self._cache_lookups = self._counter("cache_lookups", "Texts looked up among earlier answers.", "result")
+        lookups = self._counter("cache_lookups", "Texts looked up among earlier answers.", "result")
+        self._cache_hits, self._cache_misses = lookups.labels("hit"), lookups.labels("miss")
         self.cache_items = self._gauge("cache_items", "Earlier answers that are kept.")
         errors = self._counter("backend_errors", "Texts on which the engine failed.", "kind")
         self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite")}
@@ -145,10 +147,19 @@ class Metrics:
                 self.items[outcomes[index] if index < len(outcomes) else rest].inc()
             self.items_in_flight.dec(count)
 
+    def observe_answer(self, prediction: Prediction, truncated: bool) -> None:
+        """One answer, and whether the model read a part of the text only."""
+        self.predictions.labels(prediction.label).inc()
+        self.confidence.observe(prediction.confidence)
+        if prediction.abstained:
+            self.abstained.inc()
+        if truncated:
+            self.truncated.inc()
+
     def observe_cache(self, hits: int, misses: int) -> None:
         """Texts that earlier answers had, and those that they had not."""
-        self._cache_lookups.labels("hit").inc(hits)
-        self._cache_lookups.labels("miss").inc(misses)
+        self._cache_hits.inc(hits)
+        self._cache_misses.inc(misses)
 
     def observe_batch(self, lengths: Sequence[int], reason: str, seconds: float) -> None:
         """One executed batch: the token counts of its rows, why it wasn't larger, the time it took."""

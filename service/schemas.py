@@ -229,7 +229,7 @@ def _read_json(body: bytes) -> Any:
     if "\0" in text:
         raise NotUtf8("the body must be UTF-8; its zero bytes look like UTF-16")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return _DECODER.decode(text)
     except RecursionError:
         raise InvalidJson("the body is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -240,6 +240,9 @@ def _read_json(body: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise InvalidJson(f"the body has {name}, which is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _unknown_field(name: str) -> ServiceError:

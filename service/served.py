@@ -197,10 +197,7 @@ class ServedModel:
         manifest = self.bundle.manifest
         prediction = decide(score.logits, manifest.labels, manifest.temperature, manifest.abstain_threshold)
         answer = Answer(prediction, score.logits, item.tokens, len(item.ids))
-        self._metrics.predictions.labels(prediction.label).inc()
-        self._metrics.confidence.observe(prediction.confidence)
-        self._metrics.abstained.inc(prediction.abstained)
-        self._metrics.truncated.inc(answer.truncated)
+        self._metrics.observe_answer(prediction, answer.truncated)
         return answer
 
 

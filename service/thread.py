@@ -17,17 +17,22 @@ class EngineThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._call: Future[Any] | None = None
+        self._calls: set[Future[Any]] = set()
 
     @property
     def busy(self) -> bool:
         """A call is in progress, even if its caller has been cancelled."""
-        return self._call is not None and not self._call.done()
+        return any(not call.done() for call in self._calls)
 
-    async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """The result of `function(*arguments)`; one call at a time. Cancelling gives up the wait, not the call."""
-        call = self._call = self._executor.submit(function, *arguments)
-        return await asyncio.wrap_future(call)
+    def run(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+        """The result of `function(*arguments)`, which runs after the calls before it.
+
+        Cancelling gives up the wait, not a call that has begun.
+        """
+        call = self._executor.submit(function, *arguments)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return asyncio.wrap_future(call)
 
     def stop(self) -> None:
         """Take no more calls. Doesn't wait for the one in progress."""

@@ -123,7 +123,7 @@ class FitConfig(_Section):
 class DistillConfig(_Section):
     """Learning from larger models; without teachers there is none of it."""
 
-    teachers: tuple[Path, ...] = ()  # run folders of trained classifiers with the same labels
+    teachers: tuple[Path, ...] = ()  # run folders or bundles of trained classifiers with the same labels
     texts: tuple[Path, ...] = ()  # further texts, without labels, for the teachers to judge
     weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7  # of the teachers' belief; the rest is the label's
     temperature: Annotated[float, Field(gt=0.0)] = 1.0  # above 1 softens each teacher's belief

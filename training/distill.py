@@ -17,7 +17,9 @@ from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from lengnuan.model.bundle import TOKENIZER
+from lengnuan.model.bundle import MANIFEST, MODEL, TOKENIZER, Bundle
+from lengnuan.model.engine import Logits, score
+from lengnuan.model.opening import open_engine
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import Tokenizer, cut
 from lengnuan.training.batches import Ragged
@@ -43,7 +45,7 @@ def distilled_lesson(config: TrainConfig, corpus: Corpus, run_folder: Path, hard
     The beliefs are computed once and kept in `run_folder/beliefs.safetensors`.
 
     Raises:
-        UsageError: a teacher is not there, of other classes, or the kept beliefs are of other texts or teachers.
+        UsageError: a teacher is not there, of other labels, or the kept beliefs are of other texts or teachers.
         TrainingCollapsed: a teacher is no better than guessing.
     """
     labelled = labelled_lesson(corpus.train, len(corpus.labels.names))
@@ -87,9 +89,10 @@ def _kept_or_made(
 def _identity(config: TrainConfig, texts: Sequence[str]) -> str:
     digest = hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass"))
     for folder in config.distill.teachers:
-        if not (folder / BEST).is_file():
-            raise UsageError(f"distill.teachers: {folder} holds no trained weights: run its `fit` first")
-        digest.update((folder / BEST).read_bytes())
+        network = folder / (MODEL if _is_bundle(folder) else BEST)
+        if not network.is_file():
+            raise UsageError(f"distill.teachers: {folder} holds no bundle and no trained weights: run its `fit` first")
+        digest.update(network.read_bytes())
     digest.update(f"{config.distill.ngram_share} {config.distill.temperature}".encode())
     return digest.hexdigest()
 
@@ -111,23 +114,51 @@ def _mean_belief(config: TrainConfig, corpus: Corpus, texts: list[str], hardware
 
 
 def teacher_belief(folder: Path, config: TrainConfig, texts: Sequence[str], hardware: Hardware) -> Probabilities:
-    """What the network of a run folder believes about each text: float32 [N, K], softened by `distill.temperature`.
+    """What the network of a run folder or a bundle believes about each text, softened by `distill.temperature`.
+
+    Returns:
+        float32 [N, K].
 
     Raises:
         UsageError: a folder of another release, or of other labels.
         TrainingCollapsed: it is no better than guessing.
+        BundleRefused: the bundle is damaged.
     """
+    if _is_bundle(folder):
+        logits = _bundle_logits(folder, config, texts)
+    else:
+        logits = _run_logits(folder, config, texts, hardware)
+    return softmax(logits / config.distill.temperature).astype(np.float32)
+
+
+def _is_bundle(folder: Path) -> bool:
+    return (folder / MANIFEST).exists()
+
+
+def _bundle_logits(folder: Path, config: TrainConfig, texts: Sequence[str]) -> Logits:
+    """As it would be served here: in whatever engine is fastest, without torch."""
+    bundle = Bundle.load(folder)
+    _check_labels(folder, config, bundle.labels)
+    engine = open_engine(bundle, config.device, threads=config.threads)
+    log.info("distill: teacher %s, bundle %s", folder.name, bundle.version)
+    return score(engine, [bundle.tokenizer.encode(text) for text in texts], bundle.manifest.max_tokens)
+
+
+def _run_logits(folder: Path, config: TrainConfig, texts: Sequence[str], hardware: Hardware) -> Logits:
     try:
         teacher = TrainConfig.model_validate_json((folder / "config.json").read_bytes())
         tokenizer = Tokenizer.from_file(folder / TOKENIZER)
         labels = json.loads((folder / "data.json").read_text(encoding="utf-8"))["labels"]
     except (OSError, ValidationError, ValueError, KeyError) as error:
         raise UsageError(f"distill.teachers: {folder}: {error}") from error
-    if config.labels and labels != list(config.labels):
-        raise UsageError(f"distill.teachers: {folder} answers with {labels}, not with {list(config.labels)}")
+    _check_labels(folder, config, labels)
     model = build_classifier(teacher, tokenizer, len(labels), None)
     selection = load_trained(model, folder / BEST)
     log.info("distill: teacher %s, dev %s %.4f", folder.name, teacher.fit.metric, selection.best_score)
     rows = Ragged(cut(tokenizer.encode(text), teacher.model.max_tokens) for text in texts)
-    logits = predict(model.to(hardware.device), rows, 4 * config.fit.batch_tokens, hardware)
-    return softmax(logits / config.distill.temperature).astype(np.float32)
+    return predict(model.to(hardware.device), rows, 4 * config.fit.batch_tokens, hardware)
+
+
+def _check_labels(folder: Path, config: TrainConfig, labels: Sequence[str]) -> None:
+    if config.labels and list(labels) != list(config.labels):
+        raise UsageError(f"distill.teachers: {folder} answers with {list(labels)}, not with {list(config.labels)}")

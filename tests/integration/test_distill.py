@@ -8,6 +8,10 @@ import pytest
 from safetensors.numpy import load_file
 from small_runs import BRIEF, sentences, small_config, write_tsv
 
+from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
+from lengnuan.model.engine import score
+from lengnuan.model.opening import open_engine
+from lengnuan.model.probabilities import softmax
 from lengnuan.training import job
 from lengnuan.training.config import AugmentConfig, TrainConfig
 from lengnuan.training.corpus import read_corpus
@@ -58,6 +62,22 @@ def test_targets_mix_belief_and_label_and_texts_without_label_get_belief_alone(
     assert text_key(lesson.texts[rows]) not in corpus.train_keys() | corpus.held_out_keys()
 
 
+def test_a_bundle_teaches_what_it_answers(config: TrainConfig, tmp_path: Path) -> None:
+    lesson_of = {}
+    for name, folder in (("run", config.distill.teachers[0]), ("bundle", DEFAULT_BUNDLE)):
+        alone = config.distill.model_copy(update={"teachers": (folder,), "ngram_share": 0.0, "weight": 1.0})
+        changed = config.model_copy(update={"distill": alone})
+        (tmp_path / name).mkdir()
+        corpus = read_corpus(changed)
+        lesson_of[name] = distilled_lesson(changed, corpus, tmp_path / name, choose_hardware(changed))
+    bundle = Bundle.load(DEFAULT_BUNDLE)
+    texts = lesson_of["bundle"].texts
+    rows = [bundle.tokenizer.encode(text) for text in texts]
+    expected = softmax(score(open_engine(bundle, "cpu"), rows, bundle.manifest.max_tokens))
+    assert np.allclose(lesson_of["bundle"].targets, expected, atol=1e-3)
+    assert not np.allclose(lesson_of["bundle"].targets, lesson_of["run"].targets, atol=1e-2)
+
+
 def test_the_job_trains_both_students_and_ships_the_better(config: TrainConfig, tmp_path: Path) -> None:
     config = config.model_copy(update={"augment": AugmentConfig(rows=40)})
     bundle = Job(config, tmp_path / "student").run()
@@ -104,7 +124,7 @@ def test_beliefs_are_kept_and_refused_for_other_settings(config: TrainConfig, tm
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [("best.safetensors", "holds no trained weights"), ("config.json", "config.json"), ("data.json", "data.json")],
+    [("best.safetensors", "no trained weights"), ("config.json", "config.json"), ("data.json", "data.json")],
 )
 def test_a_folder_that_is_no_teacher_is_refused(
     config: TrainConfig, teacher: Path, tmp_path: Path, damage: str, message: str
@@ -119,7 +139,12 @@ def test_a_folder_that_is_no_teacher_is_refused(
         distilled_lesson(changed, read_corpus(changed), tmp_path, choose_hardware(changed))
 
 
-def test_a_teacher_with_other_labels_is_refused(config: TrainConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bundle", [False, True])
+def test_a_teacher_with_other_labels_is_refused(config: TrainConfig, tmp_path: Path, bundle: bool) -> None:
     swapped = config.model_copy(update={"labels": {"positive": ("1",), "negative": ("0",)}})
+    if bundle:
+        swapped = swapped.model_copy(
+            update={"distill": swapped.distill.model_copy(update={"teachers": (DEFAULT_BUNDLE,)})}
+        )
     with pytest.raises(UsageError, match="answers with"):
         distilled_lesson(swapped, read_corpus(swapped), tmp_path, choose_hardware(swapped))

@@ -1,0 +1,93 @@
+"""The queue alone: closed-loop callers over an engine that sleeps as long as a real one computes.
+
+    python benchmarks/batching.py [--seconds 3]
+
+Two engines: one like a CPU core (a batch costs 5 ms and 1.3 ms a row), one like a GPU (4 ms and 0.1 ms a row). Callers
+begin one after the other and think for 0.5 to 3.5 ms between an answer and the next row.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from machine import describe
+
+from lengnuan.model.bundle import ComputeType
+from lengnuan.service.batcher import Batcher
+from lengnuan.service.batching import Limits
+from lengnuan.service.cache import LogitsCache
+from lengnuan.service.metrics import Metrics
+from lengnuan.service.thread import EngineThread
+
+LIMITS = Limits(max_rows=64, max_tokens=16384, max_padding_share=0.5, queue_items=4096, queue_tokens=1 << 20)
+LOADS = (("cpu", 1), ("cpu", 2), ("cpu", 4), ("cpu", 16), ("cpu", 64), ("cpu", 256), ("gpu", 64), ("gpu", 256))
+THINKING_S = (0.0005, 0.0035)  # the network, and the client
+ROUNDS = 3
+
+
+@dataclass
+class SleepingEngine:
+    """Takes `batch_s` + `row_s` a row; counts what it ran."""
+
+    batch_s: float
+    row_s: float
+    batches: int = 0
+    rows: int = 0
+    runtime: str = "none"
+    provider: str = "cpu"
+    precision: ComputeType = "float32"
+    threads: int = 1
+
+    def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+        """See `lengnuan.model.engine.Engine.run`."""
+        self.batches += 1
+        self.rows += len(token_ids)
+        time.sleep(self.batch_s + self.row_s * len(mask))
+        return np.zeros((len(token_ids), 2), dtype=np.float32)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    seconds = parser.parse_args().seconds
+    print(describe())
+    print(f"{'engine':>7}{'clients':>9}{'rows/s':>8}{'rows a batch':>14}{'p50 ms':>8}{'p99 ms':>8}")
+    for kind, clients in LOADS:
+        rounds = [asyncio.run(_measure(kind, clients, seconds / ROUNDS)) for _ in range(ROUNDS)]
+        rate, size, p50, p99 = (statistics.median(column) for column in zip(*rounds, strict=True))
+        print(f"{kind:>7}{clients:9d}{rate:8.0f}{size:14.1f}{p50:8.1f}{p99:8.1f}")
+
+
+async def _measure(kind: str, clients: int, seconds: float) -> tuple[float, float, float, float]:
+    """Rows a second, rows a batch, and the latency at its median and 99th percentile in milliseconds."""
+    engine = SleepingEngine(0.005, 0.0013) if kind == "cpu" else SleepingEngine(0.004, 0.0001)
+    thread = EngineThread()
+    batcher = Batcher(engine, LIMITS, Metrics(), thread, LogitsCache(0))
+    batcher.start()
+    latencies: list[float] = []
+    stop = time.monotonic() + seconds
+
+    async def caller(number: int) -> None:
+        draw, turn = random.Random(number), 0
+        await asyncio.sleep(draw.uniform(0.0, 0.05))
+        while (begin := time.monotonic()) < stop:
+            await batcher.score([[number, turn, *range(30)]], begin + 60)  # no row twice
+            latencies.append(time.monotonic() - begin)
+            turn += 1
+            await asyncio.sleep(draw.uniform(*THINKING_S))
+
+    await asyncio.gather(*(caller(number) for number in range(clients)))
+    await batcher.stop()
+    thread.stop()
+    p50, p99 = np.quantile(latencies, [0.5, 0.99]) * 1e3
+    return len(latencies) / seconds, engine.rows / engine.batches, float(p50), float(p99)
+
+
+if __name__ == "__main__":
+    main()
