@@ -54,6 +54,7 @@ class OpenVinoEngine:
         self._max_tokens = max_tokens if precision == "bfloat16" else 0
         try:
             graph = core.read_model(str(model_file))
+            _unpack_matrices(graph)
             head = _cut_off_head(graph) if precision == "bfloat16" else None
             self._request = _compiled(core, graph, precision, self.threads)
             self._head = _compiled(core, head, "float32", self.threads) if head else None
@@ -104,6 +105,28 @@ def _cut_off_head(graph: Any) -> Any:
         graph.remove_result(result)
     graph.add_results([openvino.opset13.result(pooled)])
     return head
+
+
+def _unpack_matrices(graph: Any) -> None:
+    """Put matrices that are stored as int8 and a scale into the graph as the float32 that they stand for, in place.
+
+    Or else OpenVINO keeps them as int8 and unpacks them again for every batch (docs/decisions.md). The embeddings stay
+    as they are: of those only the rows that are looked up get unpacked.
+    """
+    constant = _import_openvino().opset13.constant
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        product = node.input_value(1).get_node()
+        if product.get_type_name() != "Multiply":
+            continue
+        cast, scale = (product.input_value(i).get_node() for i in range(2))
+        if cast.get_type_name() != "Convert" or scale.get_type_name() != "Constant":
+            continue
+        stored = cast.input_value(0).get_node()
+        if stored.get_type_name() == "Constant":
+            matrix = constant(stored.data.astype(np.float32) * scale.data)
+            node.input(1).replace_source_output(matrix.output(0))
 
 
 def _compiled(core: Any, graph: Any, precision: ComputeType, threads: int) -> Any:

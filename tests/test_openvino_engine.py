@@ -11,7 +11,7 @@ import pytest
 from tiny_bundle import MAX_TOKENS
 
 from lengnuan.model import openvino_engine
-from lengnuan.model.bundle import Bundle
+from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.openvino_engine import OpenVinoEngine
@@ -51,6 +51,26 @@ def test_float32_answers_are_those_of_onnxruntime(
     found = engine.run(token_ids, mask)
     assert found.dtype == np.float32
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+@installed
+def test_int8_matrices_are_unpacked_but_not_the_embeddings() -> None:
+    openvino = openvino_engine._import_openvino()
+    graph = openvino.Core().read_model(str(DEFAULT_BUNDLE / "model.onnx"))
+
+    def stored_as_int8(kind: str) -> int:
+        """Nodes of a kind with an operand that is int8 times a scale."""
+        nodes = [node for node in graph.get_ordered_ops() if node.get_type_name() == kind]
+        operands = [value.get_node() for node in nodes for value in node.input_values()]
+        casts = [value.get_node() for operand in operands for value in operand.input_values()]
+        casts = [cast for cast in casts if cast.get_type_name() == "Convert"]
+        return sum(cast.get_input_element_type(0) == openvino.Type.i8 for cast in casts)
+
+    layers = Bundle.load(DEFAULT_BUNDLE).manifest.encoder["layers"]
+    assert stored_as_int8("MatMul") >= 4 * layers
+    openvino_engine._unpack_matrices(graph)
+    assert stored_as_int8("MatMul") == 0
+    assert stored_as_int8("Gather") == 1
 
 
 @installed
