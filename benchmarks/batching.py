@@ -22,7 +22,7 @@ from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.thread import EngineThread
+from lengnuan.service.threads import EngineThreads
 
 LIMITS = Limits(max_rows=64, max_tokens=16384, max_padding_share=0.5, queue_items=4096, queue_tokens=1 << 20)
 LOADS = (("cpu", 1), ("cpu", 2), ("cpu", 4), ("cpu", 16), ("cpu", 64), ("cpu", 256), ("gpu", 64), ("gpu", 256))
@@ -42,6 +42,7 @@ class SleepingEngine:
     provider: str = "cpu"
     precision: ComputeType = "float32"
     threads: int = 1
+    workers: int = 1
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         """See `lengnuan.model.engine.Engine.run`."""
@@ -67,8 +68,8 @@ def main() -> None:
 async def _measure(kind: str, clients: int, seconds: float) -> tuple[float, float, float, float]:
     """Rows a second, rows a batch, and the latency at its median and 99th percentile in milliseconds."""
     engine = SleepingEngine(0.005, 0.0013) if kind == "cpu" else SleepingEngine(0.004, 0.0001)
-    thread = EngineThread()
-    batcher = Batcher(engine, LIMITS, Metrics(), thread, LogitsCache(0))
+    threads = EngineThreads()
+    batcher = Batcher(engine, LIMITS, Metrics(), threads, LogitsCache(0))
     batcher.start()
     latencies: list[float] = []
     stop = time.monotonic() + seconds
@@ -84,7 +85,7 @@ async def _measure(kind: str, clients: int, seconds: float) -> tuple[float, floa
 
     await asyncio.gather(*(caller(number) for number in range(clients)))
     await batcher.stop()
-    thread.stop()
+    threads.stop()
     p50, p99 = np.quantile(latencies, [0.5, 0.99]) * 1e3
     return len(latencies) / seconds, engine.rows / engine.batches, float(p50), float(p99)
 

@@ -27,24 +27,26 @@ Logits = npt.NDArray[np.float32]
 
 
 class Engine(Protocol):
-    """Runs one batch at a time.
+    """Runs batches.
 
     Attributes:
         runtime: the library, for instance `onnxruntime`.
         provider: the device really in use, for instance `cpu` or `cuda`.
         precision: of the arithmetic: `float32` or `bfloat16`.
         threads: of the CPU, at most.
+        workers: calls of `run` that may go on at once, each from a thread of its own.
     """
 
     runtime: str
     provider: str
     precision: ComputeType
     threads: int
+    workers: int
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
         """token_ids: int64 [B, T], mask: bool [B, T], True = real token -> logits: float32 [B, K].
 
-        Blocks until the batch is done; called from one thread at a time.
+        Blocks until the batch is done.
         """
         ...
 
@@ -63,6 +65,7 @@ class OnnxEngine:
 
     runtime = "onnxruntime"
     precision: ComputeType = "float32"
+    workers = 1
 
     def __init__(self, model_file: Path, device: Device = "auto", threads: int = 0) -> None:
         options = onnxruntime.SessionOptions()

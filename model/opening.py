@@ -20,6 +20,7 @@ def open_engine(
     engine: EngineName = "auto",
     precision: PrecisionName = "auto",
     threads: int = 0,
+    workers: int = 1,
 ) -> Engine:
     """Open what is to run a bundle; it has given the golden answers before it is returned.
 
@@ -33,14 +34,16 @@ def open_engine(
         engine: the runtime.
         precision: of the arithmetic.
         threads: for the CPU; 0 takes what the container's quota allows.
+        workers: OpenVINO's calls that may go on at once; 0 takes one a thread.
 
     Raises:
         EngineUnavailable: what was asked for is not here, or two wishes exclude each other; says what to change.
         BundleRefused: a golden text has other ids, or a logit that is off by more than the manifest allows.
     """
-    opened, difference = _open(bundle, device, engine, precision, threads)
+    opened, difference = _open(bundle, device, engine, precision, threads, workers)
     log.info(
-        "engine opened: %s on %s in %s, %d threads", opened.runtime, opened.provider, opened.precision, opened.threads
+        "engine opened: %s on %s in %s, %d threads, up to %d batches at once",
+        *(opened.runtime, opened.provider, opened.precision, opened.threads, opened.workers),
     )
     bound = bundle.manifest.precision.bound(opened.precision)
     log.info(
@@ -51,7 +54,7 @@ def open_engine(
 
 
 def _open(
-    bundle: Bundle, device: Device, engine: EngineName, precision: PrecisionName, threads: int
+    bundle: Bundle, device: Device, engine: EngineName, precision: PrecisionName, threads: int, workers: int
 ) -> tuple[Engine, float]:
     """An engine and the largest difference of its golden answers."""
     if device == "cuda" and engine == "openvino":
@@ -67,16 +70,16 @@ def _open(
         if opened.provider == "cuda":
             return _replayed(bundle, opened)
     if precision == "bfloat16":
-        return _bfloat16(bundle, threads)
+        return _bfloat16(bundle, threads, workers)
     if precision == "auto":
         try:
-            return _bfloat16(bundle, threads)
+            return _bfloat16(bundle, threads, workers)
         except ModelError as error:
             log.info("precision auto takes float32: %s", error)
-    return _replayed(bundle, _float32(bundle, engine, threads))
+    return _replayed(bundle, _float32(bundle, engine, threads, workers))
 
 
-def _bfloat16(bundle: Bundle, threads: int) -> tuple[Engine, float]:
+def _bfloat16(bundle: Bundle, threads: int, workers: int) -> tuple[Engine, float]:
     """OpenVINO in bfloat16, whose golden answers are within the bundle's bound for it.
 
     Raises:
@@ -87,13 +90,14 @@ def _bfloat16(bundle: Bundle, threads: int) -> tuple[Engine, float]:
             f"precision bfloat16: {bundle.path} does not state what it does to the answers; "
             "`lengnuan-train measure` finds out, or use float32"
         )
-    return _replayed(bundle, OpenVinoEngine(bundle.model_file, "bfloat16", threads, bundle.manifest.max_tokens))
+    opened = OpenVinoEngine(bundle.model_file, "bfloat16", threads, bundle.manifest.max_tokens, workers)
+    return _replayed(bundle, opened)
 
 
-def _float32(bundle: Bundle, engine: EngineName, threads: int) -> Engine:
+def _float32(bundle: Bundle, engine: EngineName, threads: int, workers: int) -> Engine:
     """OpenVINO, the faster of the two in float32 as well (docs/decisions.md), or ONNX Runtime."""
     try:
-        return OpenVinoEngine(bundle.model_file, "float32", threads)
+        return OpenVinoEngine(bundle.model_file, "float32", threads, workers=workers)
     except EngineUnavailable as error:
         if engine == "openvino":
             raise

@@ -1,7 +1,10 @@
 """OpenVINO: the same graph on a CPU, in float32 or in bfloat16. The package is imported only when it is asked for."""
 
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -28,11 +31,15 @@ class OpenVinoEngine:
     In bfloat16 only the encoder is; mean pooling and the linear layer after it stay in float32, and batches are widened
     to a multiple of `WIDTH_STEP`. So a text gets the same answer whatever stands beside it (docs/decisions.md).
 
+    With several `workers` a call that is alone gets all threads, and calls that go on together share them: the first is
+    the shortest way to an answer, the second gets more done. The answers are the same bits (docs/decisions.md).
+
     Args:
         model_file: a bundle's graph.
         precision: of the arithmetic. float32 really is that: OpenVINO's own default is bfloat16 where the CPU has it.
         threads: 0 takes what the container's quota allows.
         max_tokens: the network's limit, beyond which no batch may be widened; 0 widens none.
+        workers: calls of `run` that may go on at once; 0 takes one a thread.
 
     Raises:
         EngineUnavailable: openvino is not installed, the CPU has no bfloat16, or the graph can't be opened.
@@ -42,7 +49,12 @@ class OpenVinoEngine:
     provider = "cpu"
 
     def __init__(
-        self, model_file: Path, precision: ComputeType = "float32", threads: int = 0, max_tokens: int = 0
+        self,
+        model_file: Path,
+        precision: ComputeType = "float32",
+        threads: int = 0,
+        max_tokens: int = 0,
+        workers: int = 1,
     ) -> None:
         core = _import_openvino().Core()
         if precision == "bfloat16" and not _has_bfloat16(core):
@@ -51,13 +63,23 @@ class OpenVinoEngine:
             )
         self.precision = precision
         self.threads = threads or usable_cpus()
+        self.workers = min(workers or self.threads, self.threads)
         self._max_tokens = max_tokens if precision == "bfloat16" else 0
+        self._lock = threading.Lock()
+        self._calls = 0
         try:
             graph = core.read_model(str(model_file))
             _unpack_matrices(graph)
             head = _cut_off_head(graph) if precision == "bfloat16" else None
-            self._request = _compiled(core, graph, precision, self.threads)
-            self._head = _compiled(core, head, "float32", self.threads) if head else None
+            parts: list[tuple[Any, ComputeType]] = [(graph, precision)]
+            if head is not None:
+                parts.append((head, "float32"))
+            self._alone = _Lane([_compiled(core, *part, self.threads, 1) for part in parts])
+            self._shared: SimpleQueue[_Lane] = SimpleQueue()
+            if self.workers > 1:
+                compiled = [_compiled(core, *part, self.threads, self.workers) for part in parts]
+                for _ in range(self.workers):
+                    self._shared.put(_Lane(compiled))
         except Exception as error:  # openvino's own class is RuntimeError, its loader raises others
             raise EngineUnavailable(f"{model_file}: openvino can't open it: {error}") from error
 
@@ -67,11 +89,32 @@ class OpenVinoEngine:
         if more > 0:
             token_ids = np.pad(token_ids, ((0, 0), (0, more)))
             mask = np.pad(mask, ((0, 0), (0, more)))
-        inputs = {"token_ids": token_ids, "mask": mask}
-        found = self._request.infer(inputs, share_inputs=True, share_outputs=True)[0]
-        if self._head is not None:
-            found = self._head.infer([found], share_inputs=True, share_outputs=True)[0]
-        return np.array(found, dtype=np.float32)  # a copy: the next run writes into the same memory
+        with self._lock:
+            alone = self._calls == 0
+            self._calls += 1
+        # Whoever began alone keeps all threads to the end; a call that begins meanwhile is not the only one.
+        lane = self._alone if alone or self.workers == 1 else self._shared.get()
+        try:
+            return lane.run({"token_ids": token_ids, "mask": mask})
+        finally:
+            if lane is not self._alone:
+                self._shared.put(lane)
+            with self._lock:
+                self._calls -= 1
+
+
+class _Lane:
+    """The memory of one call: the parts of a graph, one after the other."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._requests = [part.create_infer_request() for part in parts]
+
+    def run(self, inputs: dict[str, Any]) -> Logits:
+        """The last part's result: float32 [B, K]."""
+        found: Any = inputs
+        for request in self._requests:
+            found = [request.infer(found, share_inputs=True, share_outputs=True)[0]]
+        return np.array(found[0], dtype=np.float32)  # a copy: the next run writes into the same memory
 
 
 def openvino_version() -> str:
@@ -129,15 +172,15 @@ def _unpack_matrices(graph: Any) -> None:
             node.input(1).replace_source_output(matrix.output(0))
 
 
-def _compiled(core: Any, graph: Any, precision: ComputeType, threads: int) -> Any:
-    """A request to run the graph with."""
-    return core.compile_model(graph, "CPU", _properties(precision, threads)).create_infer_request()
+def _compiled(core: Any, graph: Any, precision: ComputeType, threads: int, streams: int) -> Any:
+    """The graph, for as many calls at once as `streams`, which share the threads."""
+    return core.compile_model(graph, "CPU", _properties(precision, threads, streams))
 
 
-def _properties(precision: ComputeType, threads: int) -> dict[str, Any]:
+def _properties(precision: ComputeType, threads: int, streams: int) -> dict[str, Any]:
     return {
         "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": HINTS[precision],
         # With weights stored as int8 the default (32) would round activations to int8 too.

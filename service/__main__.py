@@ -94,7 +94,7 @@ def serve(settings: Settings, engine: Engine | None = None) -> None:
     log.info("stopped")
     if lifecycle.failure is not None:
         raise lifecycle.failure
-    if lifecycle.thread.busy:
+    if lifecycle.threads.busy:
         log.warning("the engine is still busy and is left behind")
         logging.shutdown()
         os._exit(0)  # an ordinary exit would wait for the engine's thread, which may be stuck for ever

@@ -1,7 +1,7 @@
 """The queue and the loop that runs it. Only ids come in and only logits go out: nothing here knows a text or a label.
 
-A batch forms while the engine is busy with the one before, so an idle service adds no wait. When a full one waits, it
-is handed over before the engine is free, so that a fast device isn't idle while answers go out. Rows with the same ids
+A batch forms while the engine is busy with those before, so an idle service adds no wait. When a full one waits, it is
+handed over before the engine is free, so that a fast device isn't idle while answers go out. Rows with the same ids
 are run once: those that wait when the answer comes get it too, and later ones, for a while, from the cache.
 """
 
@@ -22,7 +22,7 @@ from lengnuan.service.batching import Batch, Limits, Pending, Scored, take_batch
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded, ServiceError
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.thread import EngineThread
+from lengnuan.service.threads import EngineThreads
 
 log = logging.getLogger(__name__)
 
@@ -41,44 +41,46 @@ class _Ran:
 
 
 class Batcher:
-    """Runs waiting rows through one engine, one batch at a time.
+    """Runs waiting rows through one engine, as many batches at once as it takes.
 
     Args:
-        engine: called in `thread` only.
+        engine: called in `threads` only.
         limits: what may run and wait.
         metrics: where queue, batches and failures are counted.
-        thread: where the engine runs; stopped by whoever made it.
+        threads: where the engine runs; stopped by whoever made it.
         cache: what the engine has answered before.
 
     Attributes:
         waiting: rows in the queue, oldest first.
         waiting_tokens: the sum of their lengths.
-        running_since: when the engine was given something to do after it had ended something, or nothing
-            (`time.monotonic()`); None while it has nothing.
         failed_batches: batches without a single answer, in a row, up to now.
     """
 
     def __init__(
-        self, engine: Engine, limits: Limits, metrics: Metrics, thread: EngineThread, cache: LogitsCache
+        self, engine: Engine, limits: Limits, metrics: Metrics, threads: EngineThreads, cache: LogitsCache
     ) -> None:
         self._engine = engine
         self._cache = cache
         self._limits = limits
         self._metrics = metrics
-        self._arrived = asyncio.Event()
-        self._thread = thread
+        self._news = asyncio.Event()  # a row has come, or a batch has run
+        self._threads = threads
         self._task: asyncio.Task[None] | None = None
-        self._running: list[Pending] = []
+        self._calls: dict[asyncio.Future[_Ran], tuple[Batch, float]] = {}  # and when each was handed over
         self._tokens_per_s = 0.0
         self.waiting: dict[Pending, None] = {}  # a dict, for its order and its removal from the middle
         self.waiting_tokens = 0
-        self.running_since: float | None = None
         self.failed_batches = 0
 
     @property
     def alive(self) -> bool:
         """False before `start`, after `stop`, and when the loop has died of a mistake."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def running_since(self) -> float | None:
+        """When the oldest batch with the engine was handed over (`time.monotonic()`); None while it has none."""
+        return min((since for _, since in self._calls.values()), default=None)
 
     def start(self) -> None:
         """Start the loop."""
@@ -134,7 +136,7 @@ class Batcher:
         self._metrics.observe_cache(hits=len(known), misses=len(unknown))
         self.waiting.update(dict.fromkeys(unknown))
         self.waiting_tokens += tokens
-        self._arrived.set()
+        self._news.set()
         return pending
 
     def _retry_after_s(self) -> int:
@@ -148,41 +150,44 @@ class Batcher:
             self.waiting_tokens -= len(item.ids)
 
     def _expire(self, pending: Iterable[Pending]) -> None:
+        running = set(self._running())
         for item in pending:
             self._leave_queue(item)
-            item.settle(DeadlineExceeded("infer" if item in self._running else "queue"))
+            item.settle(DeadlineExceeded("infer" if item in running else "queue"))
 
     async def _run(self) -> None:
         """The loop. However it ends, nobody is left waiting."""
         try:
             while True:
-                await self._arrived.wait()
-                self._arrived.clear()
-                await self._work_off()
+                await self._news.wait()
+                self._news.clear()
+                for call in [call for call in self._calls if call.done()]:
+                    batch, _ = self._calls.pop(call)
+                    self._finish(batch, call.result())
+                while self._may_begin():
+                    self._begin()
         except Exception:
             log.critical("the batch loop died; the service is not ready from now on", exc_info=True)
         finally:
-            for item in [*self._running, *self.waiting]:
+            for item in [*self._running(), *self.waiting]:
                 self._leave_queue(item)
                 item.settle(NotReady("the model has stopped"))
+            for call in self._calls:
+                call.cancel()
 
-    async def _work_off(self) -> None:
-        """Run what waits, until nothing does."""
-        ahead: tuple[Batch, asyncio.Future[_Ran]] | None = None
-        while self.waiting or ahead:
-            batch, call = ahead or self._begin()
-            ahead = self._begin() if self._full() else None
-            self.running_since = time.monotonic()
-            try:
-                ran = await call
-            finally:
-                self.running_since = None
-            self._finish(batch, ran)
+    def _running(self) -> list[Pending]:
+        """The rows that were handed over and have no answer yet."""
+        return [item for batch, _ in self._calls.values() for item in batch.rows]
 
     def _not_running(self) -> list[Pending]:
         """What waits, oldest first, without the rows whose answer is already on its way."""
-        running = {item.key for item in self._running}
+        running = {item.key for item in self._running()}
         return [item for item in self.waiting if item.key not in running]
+
+    def _may_begin(self) -> bool:
+        """Whether something can run at once, or a full batch waits and none is ahead of time yet."""
+        free = self._engine.workers - len(self._calls)
+        return bool(self._not_running()) if free > 0 else free == 0 and self._full()
 
     def _full(self) -> bool:
         """Whether what waits would fill a batch."""
@@ -192,22 +197,22 @@ class Batcher:
         lengths = {item.key: len(item.ids) for item in self._not_running()}
         return len(lengths) >= rows or sum(lengths.values()) >= tokens
 
-    def _begin(self) -> "tuple[Batch, asyncio.Future[_Ran]]":
-        """Take a batch out of the queue and give it to the engine's thread."""
-        batch = take_batch(self._not_running(), self._limits, time.monotonic())
+    def _begin(self) -> None:
+        """Take a batch out of the queue and give it to the engine."""
+        now = time.monotonic()
+        batch = take_batch(self._not_running(), self._limits, now)
         for item in [*batch.dropped, *batch.rows]:
             self._leave_queue(item)
         for item in batch.dropped:
             item.settle(DeadlineExceeded("queue"))
-        self._running += batch.rows
-        return batch, self._thread.run(self._timed, batch.rows)
+        if batch.rows:
+            call = self._threads.run(self._timed, batch.rows)
+            call.add_done_callback(lambda _: self._news.set())
+            self._calls[call] = batch, now
 
     def _finish(self, batch: Batch, ran: _Ran) -> None:
         """Answer a batch that has run."""
-        if not batch.rows:
-            return
         self._settle(dict(zip(batch.rows, ran.answers, strict=True)), ran)
-        del self._running[: len(batch.rows)]
         self._measure(batch, ran.seconds)
         failed = all(isinstance(answer, ServiceError) for answer in ran.answers)
         self.failed_batches = self.failed_batches + 1 if failed else 0
@@ -236,9 +241,9 @@ class Batcher:
         self._tokens_per_s = before + THROUGHPUT_WEIGHT * (pace - before)
 
     def _timed(self, rows: Sequence[Pending]) -> _Ran:
-        """In the engine's thread."""
+        """In a thread of the engine."""
         began = time.monotonic()
-        answers = self._compute(rows) if rows else []
+        answers = self._compute(rows)
         return _Ran(answers, began, time.monotonic() - began)
 
     def _compute(self, rows: Sequence[Pending]) -> list[Logits | ServiceError]:

@@ -15,7 +15,7 @@ from lengnuan.service.errors import NotReady
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings, SettingsRefused
-from lengnuan.service.thread import EngineThread
+from lengnuan.service.threads import EngineThreads
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Lifecycle:
         failure: why the model can't be served.
         draining: the service is on its way out, and still answers.
         served: the loaded model.
-        thread: where the engine is opened and run; may still be busy after `stop`.
+        threads: where the engine is opened and run; may still be busy after `stop`.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, engine: Engine | None = None) -> None:
@@ -45,7 +45,7 @@ class Lifecycle:
         self.failure: Exception | None = None
         self.draining = False
         self.served: ServedModel | None = None
-        self.thread = EngineThread()
+        self.threads = EngineThreads()
 
     def start(self) -> None:
         """Begin to load; returns at once, so that probes are answered meanwhile."""
@@ -61,7 +61,7 @@ class Lifecycle:
             await asyncio.wait([self._loading])
         if self.served is not None:
             await self.served.stop()
-        self.thread.stop()
+        self.threads.stop()
 
     def drain(self) -> None:
         """Tell the load balancer to look elsewhere; what still arrives is answered, on connections that then close."""
@@ -118,8 +118,9 @@ class Lifecycle:
 
     async def _load(self) -> None:
         try:
-            bundle, engine = await self.thread.run(self._open)
-            self.served = ServedModel(bundle, engine, self._settings, self._metrics, self.thread)
+            bundle, engine = await self.threads.run(self._open)
+            self.threads.set_workers(engine.workers)
+            self.served = ServedModel(bundle, engine, self._settings, self._metrics, self.threads)
             self.served.start()
         except (ModelError, SettingsRefused) as error:
             self.failure = error
@@ -130,7 +131,7 @@ class Lifecycle:
             self.settled.set()
 
     def _open(self) -> tuple[Bundle, Engine]:
-        """In the engine's thread: everything that must succeed before the first request."""
+        """In a thread of the engine: everything that must succeed before the first request."""
         started = time.monotonic()
         bundle = Bundle.load(self._settings.bundle)
         manifest = bundle.manifest
@@ -156,7 +157,7 @@ class Lifecycle:
         """What runs the bundle, once it has given the golden answers."""
         wanted = self._settings
         if self._engine is None:
-            return open_engine(bundle, wanted.device, wanted.engine, wanted.precision, wanted.threads)
+            return open_engine(bundle, wanted.device, wanted.engine, wanted.precision, wanted.threads, wanted.workers)
         replay_golden(bundle, self._engine)
         return self._engine
 

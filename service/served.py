@@ -28,7 +28,7 @@ from lengnuan.service.errors import (
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.schemas import OnLong
 from lengnuan.service.settings import Settings
-from lengnuan.service.thread import EngineThread
+from lengnuan.service.threads import EngineThreads
 
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
@@ -77,17 +77,17 @@ class ServedModel:
         engine: runs the bundle's graph.
         settings: limits.
         metrics: where texts, queue and batches are measured.
-        thread: where the engine runs.
+        threads: where the engine runs.
     """
 
     def __init__(
-        self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics, thread: EngineThread
+        self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics, threads: EngineThreads
     ) -> None:
         self.bundle = bundle
         self.engine = engine
         # As long-lived as the model: another bundle starts with none of these answers.
         cache = LogitsCache(settings.cache_size)
-        self.batcher = Batcher(engine, _limits(settings), metrics, thread, cache)
+        self.batcher = Batcher(engine, _limits(settings), metrics, threads, cache)
         metrics.cache_items.set_function(cache.__len__)
         self._max_chars = settings.max_chars
         self._metrics = metrics

@@ -50,13 +50,16 @@ class Settings(BaseSettings):
         "auto", description="bfloat16 or an error; float32; auto takes bfloat16 where it is in the CPU and in bounds"
     )
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 takes what the container may use")
+    workers: int = Field(
+        0, ge=0, description="batches of OpenVINO that run at once, sharing the threads; 0 takes one a thread"
+    )
 
     max_texts: int = Field(1024, ge=1, description="texts in one request")
     max_chars: int = Field(100_000, ge=1, description="characters in one text; far above what the model reads")
     max_body_bytes: int = Field(4 << 20, ge=1, description="bytes in one request body")
 
     max_batch_rows: int = Field(64, ge=1, description="texts in one run of the model")
-    max_batch_tokens: int = Field(4096, ge=1, description="texts times the longest of them, in one run of the model")
+    max_batch_tokens: int = Field(2048, ge=1, description="texts times the longest of them, in one run of the model")
     max_padding_share: float = Field(0.5, ge=0.0, lt=1.0, description="part of a run that may be padding")
     queue_items: int = Field(4096, ge=1, description="texts that may wait")
     queue_tokens: int = Field(1 << 19, ge=1, description="tokens that may wait")

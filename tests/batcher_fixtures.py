@@ -11,7 +11,7 @@ from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.thread import EngineThread
+from lengnuan.service.threads import EngineThreads
 
 LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
 POISON_ID, NAN_ID = 200, 201
@@ -21,15 +21,16 @@ POISON_ID, NAN_ID = 200, 201
 async def started(
     engine: FakeEngine, limits: Limits = LIMITS, cache_size: int = 0
 ) -> AsyncIterator[tuple[Batcher, Metrics]]:
-    metrics, thread = Metrics(), EngineThread()
-    batcher = Batcher(engine, limits, metrics, thread, LogitsCache(cache_size))
+    metrics, threads = Metrics(), EngineThreads()
+    threads.set_workers(engine.workers)
+    batcher = Batcher(engine, limits, metrics, threads, LogitsCache(cache_size))
     batcher.start()
     try:
         yield batcher, metrics
     finally:
         engine.gate.set()
         await batcher.stop()
-        thread.stop()
+        threads.stop()
 
 
 def soon() -> float:

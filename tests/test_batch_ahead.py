@@ -1,4 +1,4 @@
-"""A full batch that waits is handed to the engine before the one in progress ends."""
+"""As many batches run at once as the engine takes, and a full one that waits is handed over ahead of time."""
 
 import asyncio
 import threading
@@ -13,8 +13,10 @@ class SteppedEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.steps = threading.Semaphore(0)
+        self.begun = 0
 
     def run(self, token_ids, mask):
+        self.begun += 1
         self.entered.set()
         assert self.steps.acquire(timeout=30), "the test forgot a step"
         return super().run(token_ids, mask)
@@ -27,10 +29,11 @@ async def test_a_full_batch_is_handed_over_before_the_one_in_progress_ends() -> 
         tasks = [submit(batcher, [5])]
         await engine.wait_entered()
         tasks += [submit(batcher, [6, n]) for n in range(10)]
-        await eventually(lambda: len(batcher.waiting) == 10)
+        await eventually(lambda: len(batcher.waiting) == 6)
+        assert not engine.shapes, "4 of the 10 rows are with the engine, which has ended nothing"
         engine.steps.release()
         await eventually(lambda: len(batcher.waiting) == 2)
-        assert len(engine.shapes) == 1, "8 rows are with the engine, which has ended only the first batch"
+        assert len(engine.shapes) == 1
         engine.steps.release(3)
         await asyncio.gather(*tasks)
     assert [rows for rows, _ in engine.shapes] == [1, 4, 4, 2]
@@ -43,11 +46,28 @@ async def test_rows_that_were_handed_over_are_answered_when_the_batcher_stops() 
     async with started(engine) as (batcher, _):
         tasks = [submit(batcher, [5])]
         await engine.wait_entered()
-        tasks += [submit(batcher, [6, n]) for n in range(8)]
-        await eventually(lambda: len(batcher.waiting) == 8)
-        engine.steps.release()
-        await eventually(lambda: not batcher.waiting)
+        tasks += [submit(batcher, [6, n]) for n in range(4)]
+        await eventually(lambda: len(tasks) == 5 and not batcher.waiting)
         await batcher.stop()
         answers = [answer for [answer] in await asyncio.gather(*tasks)]
-        engine.steps.release(2)
-    assert [getattr(answer, "code", "answered") for answer in answers] == ["answered", *["not_ready"] * 8]
+        engine.steps.release()
+        await eventually(lambda: len(engine.rows) == 1)
+    assert [answer.code for answer in answers] == ["not_ready"] * 5
+    assert engine.begun == 1, "what had not begun never does"
+
+
+@async_test
+async def test_as_many_batches_run_at_once_as_the_engine_takes() -> None:
+    engine = SteppedEngine()
+    engine.workers = 3
+    async with started(engine) as (batcher, _):
+        tasks = []
+        for n in range(4):
+            tasks.append(submit(batcher, [5, n]))
+            await eventually(lambda started=n: engine.begun == min(started + 1, 3))
+        await eventually(lambda: len(batcher.waiting) == 1)  # no full batch, so it waits for the next to end
+        assert batcher.running_since is not None
+        engine.steps.release(4)
+        await asyncio.gather(*tasks)
+    assert sorted(engine.rows) == [[5, n] for n in range(4)]
+    assert batcher.running_since is None

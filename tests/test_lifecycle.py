@@ -1,7 +1,9 @@
 """Loading, ready, draining, failed; and what the probes say of each."""
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -20,6 +22,7 @@ from service_fixtures import (
 
 from lengnuan.model.errors import BundleRefused, ModelError
 from lengnuan.service import batcher as batcher_module
+from lengnuan.service import lifecycle as lifecycle_module
 from lengnuan.service.app import create_app
 from lengnuan.service.settings import Settings, SettingsRefused
 
@@ -134,16 +137,16 @@ async def test_a_wedged_engine_is_first_not_ready_then_not_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeEngine()
-    async with serving(tmp_path, engine, stalled_after_s=5, dead_after_s=60) as (client, app):
+    async with serving(tmp_path, engine, stalled_after_s=5, dead_after_s=60) as (client, _):
         engine.gate.clear()
         waiting = asyncio.create_task(client.post("/v1/classify", json={"input": "好"}))
         await engine.wait_entered()
-        batcher = app.state.lifecycle.served.batcher
         assert await probe(client) == (200, 200, 200)
-        batcher.running_since -= 6
-        assert await probe(client) == (200, 503, 200)
-        batcher.running_since -= 60
-        assert await probe(client) == (200, 503, 503)
+        for later_s, answers in ((6, (200, 503, 200)), (66, (200, 503, 503))):
+            clock = SimpleNamespace(monotonic=lambda later_s=later_s: time.monotonic() + later_s)
+            monkeypatch.setattr(lifecycle_module, "time", clock)
+            assert await probe(client) == answers
+        monkeypatch.undo()
         engine.gate.set()
         await waiting
         assert await probe(client) == (200, 200, 200)
@@ -209,9 +212,9 @@ async def test_an_engine_that_is_stuck_is_known_after_the_stop(tmp_path: Path) -
         await engine.wait_entered()
         await lifecycle.stop()
         await waiting
-        assert lifecycle.thread.busy
+        assert lifecycle.threads.busy
         engine.gate.set()
-        await eventually(lambda: not lifecycle.thread.busy)
+        await eventually(lambda: not lifecycle.threads.busy)
 
 
 @pytest.mark.parametrize("path", [*PROBES, "/version"])

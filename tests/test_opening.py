@@ -48,14 +48,18 @@ class Machine:
     cuda: str = "none"  # none, works, broken
     opened: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
-    def open_openvino(self, _: Path, precision: str = "float32", threads: int = 0, max_tokens: int = 0) -> Opened:
+    def open_openvino(
+        self, _: Path, precision: str = "float32", threads: int = 0, max_tokens: int = 0, workers: int = 1
+    ) -> Opened:
         if not self.openvino:
             raise EngineUnavailable("engine openvino: not here")
         if precision == "bfloat16" and not self.bfloat16:
             raise EngineUnavailable("precision bfloat16: not in this CPU")
         self.opened.append(("openvino", precision))
         error = self.bfloat16_error if precision == "bfloat16" else self.float32_error
-        return Opened("openvino", "cpu", precision, error)
+        opened = Opened("openvino", "cpu", precision, error)
+        opened.workers = workers
+        return opened
 
     def open_onnxruntime(self, _: Path, device: str, threads: int) -> Opened:
         if device == "cuda" and self.cuda != "works":
@@ -83,6 +87,11 @@ def bundle(tmp_path: Path) -> Bundle:
 def stating(bundle: Bundle, reduced: dict[str, Reduced]) -> Bundle:
     precision = bundle.manifest.precision.model_copy(update={"reduced": reduced})
     return dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"precision": precision}))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_openvino_is_told_how_many_calls_come_at_once(machine: Machine, bundle: Bundle, precision: str) -> None:
+    assert open_engine(bundle, precision=precision, workers=3).workers == 3
 
 
 def kind(bundle: Bundle, **wishes: Any) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def engine(tiny_bundle: Path) -> OpenVinoEngine:
 
 
 def property_of(engine: OpenVinoEngine, name: str) -> object:
-    return engine._request.get_compiled_model().get_property(name)
+    return engine._alone._requests[0].get_compiled_model().get_property(name)
 
 
 def bfloat16_engine(model_file: Path) -> OpenVinoEngine:
@@ -84,6 +85,32 @@ def test_a_graph_answers_alone_as_among_others(engine: OpenVinoEngine) -> None:
 def test_a_graph_does_not_see_the_ids_under_the_padding(engine: OpenVinoEngine) -> None:
     token_ids, mask = pad(ROWS, PAD_ID)
     assert engine.run(np.where(mask, token_ids, 265), mask).tolist() == engine.run(token_ids, mask).tolist()
+
+
+@installed
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_calls_that_go_on_together_give_the_bits_of_a_call_alone(tiny_bundle: Path, precision: str) -> None:
+    try:
+        together = OpenVinoEngine(tiny_bundle / "model.onnx", precision, 2, MAX_TOKENS, workers=2)
+    except EngineUnavailable as missing:
+        pytest.skip(str(missing))
+    alone = OpenVinoEngine(tiny_bundle / "model.onnx", precision, 1, MAX_TOKENS)
+    assert (together.workers, alone.workers) == (2, 1)
+    batches = [pad([[260 + n, *[261] * (n % 7)], [262]], PAD_ID) for n in range(60)]
+    lanes = set()
+    run = together._alone.__class__.run
+    with ThreadPoolExecutor(2) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(together._alone.__class__, "run", lambda lane, inputs: lanes.add(lane) or run(lane, inputs))
+        found = list(pool.map(lambda batch: together.run(*batch), batches))
+    assert len(lanes) > 1, "some calls went on together"
+    for batch, logits in zip(batches, found, strict=True):
+        assert logits.tolist() == alone.run(*batch).tolist()
+
+
+@installed
+def test_workers_are_no_more_than_threads(tiny_bundle: Path) -> None:
+    assert OpenVinoEngine(tiny_bundle / "model.onnx", threads=2, workers=0).workers == 2
+    assert OpenVinoEngine(tiny_bundle / "model.onnx", threads=1, workers=5).workers == 1
 
 
 @installed
@@ -158,7 +185,7 @@ def test_in_bfloat16_widths_are_rounded_up_but_not_beyond_the_limit(
     reduced = OpenVinoEngine(tiny_bundle / "model.onnx", "bfloat16", threads=1, max_tokens=20)
     token_ids, mask = pad([[260] * tokens, [258]], PAD_ID)
     found = reduced.run(token_ids, mask)
-    assert list(reduced._request.get_input_tensor(0).shape) == [2, width]
+    assert list(reduced._alone._requests[0].get_input_tensor(0).shape) == [2, width]
     expected = OnnxEngine(tiny_bundle / "model.onnx", "cpu", threads=1).run(token_ids, mask)
     assert found == pytest.approx(expected, abs=0.05)
 
@@ -167,7 +194,7 @@ def test_in_bfloat16_widths_are_rounded_up_but_not_beyond_the_limit(
 def test_float32_widths_stay_as_they_are(tiny_bundle: Path) -> None:
     exact = OpenVinoEngine(tiny_bundle / "model.onnx", threads=1, max_tokens=20)
     exact.run(*pad([[260, 261, 262]], PAD_ID))
-    assert list(exact._request.get_input_tensor(0).shape) == [1, 3]
+    assert list(exact._alone._requests[0].get_input_tensor(0).shape) == [1, 3]
 
 
 @installed

@@ -1,4 +1,4 @@
-"""The thread in which the engine is opened, warmed up and run."""
+"""The threads in which the engine is opened, warmed up and run."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class EngineThread:
-    """One thread for every call of the engine: runtimes keep buffers a thread, so what was warmed up is what serves.
+class EngineThreads:
+    """One thread for each call that the engine takes at once, and no other: the event loop never calls it.
 
     A call that hangs can't be ended. Nobody here waits for it, but the interpreter does before it exits: whoever
     ends the process looks at `busy`.
@@ -18,14 +18,22 @@ class EngineThread:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._calls: set[Future[Any]] = set()
+        self.workers = 1
 
     @property
     def busy(self) -> bool:
         """A call is in progress, even if its caller has been cancelled."""
         return any(not call.done() for call in self._calls)
 
+    def set_workers(self, workers: int) -> None:
+        """Run so many calls at once from now on. One, the number at first, keeps the thread that opened the engine."""
+        if workers != self.workers:
+            self._executor.shutdown(wait=False)
+            self._executor = ThreadPoolExecutor(workers, thread_name_prefix="engine")
+            self.workers = workers
+
     def run(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """The result of `function(*arguments)`, which runs after the calls before it.
+        """The result of `function(*arguments)`, which begins after the calls before it.
 
         Cancelling gives up the wait, not a call that has begun.
         """
@@ -35,5 +43,5 @@ class EngineThread:
         return asyncio.wrap_future(call)
 
     def stop(self) -> None:
-        """Take no more calls. Doesn't wait for the one in progress."""
+        """Take no more calls. Doesn't wait for those in progress."""
         self._executor.shutdown(wait=False)
