@@ -6,7 +6,7 @@ SERVE := $(VENV)/.installed-serve
 ALL := $(VENV)/.installed-all
 PACKAGES := pyproject.toml constraints.txt
 
-.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench clean
+.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench bench-peers clean
 
 setup: $(ALL)
 
@@ -62,12 +62,19 @@ default-bundle tiny-bundle: %-bundle: $(ALL)
 	$(TRAIN) run --config training/configs/$*.toml --data $(DATA) --output runs/$*
 	rm -rf model/bundles/$* && cp -r runs/$*/bundle model/bundles/$*
 
-# The scripts of benchmarks/; the other files there are what they import.
-BENCHMARKS := $(filter-out benchmarks/machine.py,$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
+# The scripts of benchmarks/ that need no more than `make setup`; the other files there are what they import.
+WITH_PEERS := benchmarks/against_peers.py benchmarks/training.py
+BENCHMARKS := $(filter-out benchmarks/machine.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 bench: $(ALL)
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script" >&2; exit 1; }
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+
+# Against other servers and another training loop, which are installed under runs/peers. DATA: reviews, in place of
+# built-in sentences; WRITE=1: into benchmarks/results.
+bench-peers: $(ALL)
+	@set -e; for script in $(WITH_PEERS); do echo "== $$script"; \
+	$(BIN)/python $$script --install $(if $(DATA),--data $(DATA)) $(if $(WRITE),--write); done
 
 # Leaves the virtual environment and the runs alone.
 clean:

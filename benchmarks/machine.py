@@ -22,6 +22,11 @@ def describe() -> str:
     )
 
 
+def has_bfloat16() -> bool:
+    """AVX512-BF16 or AMX (x86), or the bf16 extension (Arm)."""
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(_read("/proc/cpuinfo").split())
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
