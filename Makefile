@@ -6,7 +6,7 @@ SERVE := $(VENV)/.installed-serve
 ALL := $(VENV)/.installed-all
 PACKAGES := pyproject.toml constraints.txt
 
-.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench bench-peers clean
+.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench bench-peers deploy-check clean
 
 setup: $(ALL)
 
@@ -75,6 +75,10 @@ bench: $(ALL)
 bench-peers: $(ALL)
 	@set -e; for script in $(WITH_PEERS); do echo "== $$script"; \
 	$(BIN)/python $$script --install $(if $(DATA),--data $(DATA)) $(if $(WRITE),--write); done
+
+# All that can be said of deploy/ without a cluster. Installs its tools under .cache, and Debian's prometheus if it is root.
+deploy-check: $(ALL)
+	$(BIN)/python deploy/check.py
 
 # Leaves the virtual environment and the runs alone.
 clean:

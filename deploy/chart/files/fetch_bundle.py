@@ -1,0 +1,1 @@
+../../components/bundle-s3/fetch_bundle.py
