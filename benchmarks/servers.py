@@ -126,8 +126,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(server: Server, bundle: Path, core: int) -> Iterator[Running]:
-    """Start a server on one core, wait for its first answer; stop it in the end.
+def running(server: Server, bundle: Path, *cores: int) -> Iterator[Running]:
+    """Start a server on some cores, wait for its first answer; stop it in the end.
 
     Raises:
         SystemExit: it ended, or gave no answer within `READY_WITHIN_S`; names the file with what it wrote.
@@ -136,7 +136,13 @@ def running(server: Server, bundle: Path, core: int) -> Iterator[Running]:
     log = ENVIRONMENTS / f"{server.name.replace(' ', '-')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     values = {"port": str(port), "bundle": str(bundle.resolve())}
-    command = ["taskset", "-c", str(core), str(server.python), *(part.format(**values) for part in server.command)]
+    command = [
+        "taskset",
+        "-c",
+        ",".join(map(str, cores)),
+        str(server.python),
+        *(part.format(**values) for part in server.command),
+    ]
     begin = time.perf_counter()
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from lengnuan.model.segmentation import CONTINUATION, UNKNOWN, WORD_MARK, Segmentation, Unigram, WordPiece
 from lengnuan.model.text import TEXT_VERSION, Span, normalise, normalise_with_spans
@@ -27,6 +27,7 @@ FIRST_BYTE_ID = 2
 FIRST_PIECE_ID = FIRST_BYTE_ID + 256
 
 Kind = Literal["unigram", "metaspace", "wordpiece"]
+T = TypeVar("T")
 
 
 class Tokenizer:
@@ -130,6 +131,14 @@ class Tokenizer:
         text = out.decode("utf-8", "replace")
         return text.removeprefix(" ") if self.kind == "metaspace" else text
 
+    def piece(self, token_id: int) -> str:
+        """An id of `encode` as a vocabulary shows it: a byte as `<0xE6>`, the ends of a text as `[start]`, `[end]`."""
+        if self.enclosed and token_id >= self.start_id:
+            return "[start]" if token_id == self.start_id else "[end]"
+        if token_id < FIRST_PIECE_ID:
+            return f"<0x{token_id - FIRST_BYTE_ID:02X}>"
+        return self.pieces[token_id - FIRST_PIECE_ID]
+
     def unknown_share(self, ids: Sequence[int]) -> float:
         """Share of `ids` that are bytes, that is, characters outside the vocabulary. 0.0 for no ids."""
         if not ids:
@@ -193,7 +202,7 @@ class Tokenizer:
             raise ValueError(f"{path}: {error}") from error
 
 
-def cut(ids: Sequence[int], max_tokens: int) -> list[int]:
+def cut(ids: Sequence[T], max_tokens: int) -> list[T]:
     """At most `max_tokens` ids: the first half and the last half of a longer text.
 
     A review often opens with its subject and closes with its verdict, so both ends are kept (Sun et al. 2019,

@@ -71,7 +71,7 @@ class Access:
 
         async def refuse(error: ServiceError) -> None:
             state["code"] = error.code
-            await error_response(error, request_id)(scope, receive, answer)
+            await state.get("error_response", error_response)(error, request_id)(scope, receive, answer)
 
         self._metrics.http_in_flight.inc()
         try:

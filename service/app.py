@@ -9,11 +9,19 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from lengnuan.model.engine import Engine
+from lengnuan.service import explain, routes, stream, tokenize
 from lengnuan.service.access import Access
-from lengnuan.service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError, error_response
+from lengnuan.service.compat import oip, tei
+from lengnuan.service.errors import (
+    ErrorWriter,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    ServiceError,
+    error_response,
+)
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.routes import add_routes
 from lengnuan.service.settings import Settings
 
 DESCRIPTION = """Chinese text classification.
@@ -59,15 +67,17 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.add_middleware(Access, lifecycle=lifecycle, metrics=metrics)
     app.add_exception_handler(ServiceError, _reply)
     app.add_exception_handler(HTTPException, _reply)
-    add_routes(app)
+    for routes_of in (routes, tokenize, explain, stream, tei, oip):
+        routes_of.add_routes(app)
     return app
 
 
 async def _reply(request: Request, error: Exception) -> Response:
-    """The one handler: every error gets the same shape."""
+    """The one handler: every error gets the same shape, or that of the protocol that the route speaks."""
     refusal = error if isinstance(error, ServiceError) else _from_starlette(error)
     request.state.code = refusal.code
-    return error_response(refusal, request.state.request_id)
+    write: ErrorWriter = getattr(request.state, "error_response", error_response)
+    return write(refusal, request.state.request_id)
 
 
 def _from_starlette(error: Exception) -> ServiceError:

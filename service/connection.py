@@ -1,7 +1,7 @@
 """The client's end of a request: its body as it arrives, and its hanging up."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -15,22 +15,20 @@ T = TypeVar("T")
 LENGTH_DIGITS = 19
 
 
-async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
-    """The body of a JSON request. Counts bytes as they come, so a missing or false Content-Length changes nothing.
+async def read_body(
+    request: Request, max_bytes: int, timeout_s: float, kinds: Sequence[str] = ("application/json",)
+) -> bytes:
+    """The body of a request. Counts bytes as they come, so a missing or false Content-Length changes nothing.
 
     Waits at most `timeout_s` for the whole of it.
 
     Raises:
-        UnsupportedMediaType: not announced as JSON, or compressed.
+        UnsupportedMediaType: see `check_kind`.
         BodyTooLarge: stops reading at once.
         DeadlineExceeded: the body came too slowly.
         ClientClosed: it did not come to its end.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMediaType("the body must come with Content-Type: application/json")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("the body must not be compressed")
+    check_kind(request, kinds)
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and len(announced) <= LENGTH_DIGITS and int(announced) > max_bytes:
         raise _too_large(max_bytes, int(announced))
@@ -41,6 +39,15 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
         raise DeadlineExceeded("read") from None
     except ClientDisconnect:
         raise ClientClosed("the client closed the connection") from None
+
+
+def check_kind(request: Request, kinds: Sequence[str]) -> None:
+    """Raise `UnsupportedMediaType` for a body that is not announced as one of `kinds`, or is compressed."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in kinds:
+        raise UnsupportedMediaType(f"the body must come with Content-Type: {kinds[0]}")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("the body must not be compressed")
 
 
 async def _read_at_most(request: Request, max_bytes: int) -> bytes:
@@ -67,8 +74,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     async def watch() -> None:
         nonlocal hung_up
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
+        await until_gone(request)
         hung_up = True
         if here is not None:
             here.cancel()
@@ -82,3 +88,9 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         raise  # the server itself gives the request up
     finally:
         watching.cancel()
+
+
+async def until_gone(request: Request) -> None:
+    """Wait until the client hangs up; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -18,6 +18,7 @@ ServiceError
 Messages are written here and by whoever raises, from numbers and names of fields; never from a caller's text.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -85,6 +86,13 @@ class ServiceError(Exception):
     def detail(self, request_id: str) -> ErrorDetail:
         """The error as it goes on the wire."""
         return ErrorDetail(request_id=request_id, **self._fields())
+
+    def sentence(self) -> str:
+        """The whole error in words, for protocols that have no fields for it."""
+        where = "" if self.index is None else f"text {self.index}"
+        numbers = "" if self.limit is None else f"{self.actual}, at most {self.limit}"
+        details = ": ".join(part for part in (where, numbers) if part)
+        return f"{self.message} ({details})" if details else self.message
 
     def _fields(self) -> dict[str, Any]:
         names = ("code", "message", "param", "index", "limit", "actual")
@@ -243,7 +251,10 @@ class DeadlineExceeded(ServiceError):
         return {**super()._fields(), "stage": self.stage}
 
 
+ErrorWriter = Callable[[ServiceError, str], Response]
+
+
 def error_response(error: ServiceError, request_id: str) -> Response:
-    """The one place where an error becomes a reply."""
+    """An error as a reply. A route that speaks another protocol sets its own writer, `request.state.error_response`."""
     body = ErrorReply(error=error.detail(request_id)).model_dump_json(exclude_unset=True)
     return Response(body, error.status, error.headers, "application/json")

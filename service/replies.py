@@ -13,6 +13,7 @@ from lengnuan.service.schemas import (
     ModelCard,
     ServedLimits,
     ServedPrecision,
+    StreamOptions,
     TimingsMs,
     Usage,
 )
@@ -27,7 +28,7 @@ def classify_reply(
     data = [
         ItemError(index=index, error=item.detail(request_id))
         if isinstance(item, ServiceError)
-        else _classification(index, item, wanted, served.bundle.labels)
+        else classification(index, item, wanted, served.bundle.labels)
         for index, item in enumerate(answers.items)
     ]
     tokens = sum(item.tokens_used for item in answers.items if isinstance(item, Answer))
@@ -42,14 +43,19 @@ def classify_reply(
         model=served.bundle.manifest.name,
         model_version=served.bundle.version,
         data=data,
-        usage=Usage(prompt_tokens=tokens, total_tokens=tokens),
+        usage=Usage(prompt_tokens=tokens, total_tokens=tokens, completion_tokens=0),
         timings=TimingsMs(**{stage: round(1000 * spent, 3) for stage, spent in seconds.items()}),
     )
 
 
-def _classification(index: int, answer: Answer, wanted: ClassifyRequest, labels: tuple[str, ...]) -> Classification:
+def classification(
+    index: int, answer: Answer, wanted: ClassifyRequest | StreamOptions, labels: tuple[str, ...]
+) -> Classification:
+    """The answer for text `index`, with the extras that were asked for."""
     prediction = answer.prediction
     extras: dict[str, Any] = {}
+    if wanted.on_long == "window":
+        extras["windows"] = answer.windows
     if wanted.return_logits:
         extras["logits"] = answer.logits.tolist()
     if wanted.top_k is not None:

@@ -1,88 +1,75 @@
-"""What goes over the wire, and the reading of a request body: strict, once, and without ever quoting the caller."""
+"""What goes over the wire."""
 
-import json
-import re
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from lengnuan.model.bundle import ComputeType, Reduced, ReducedType, WeightType
-from lengnuan.model.text import has_lone_surrogate
-from lengnuan.service.errors import (
-    EmptyBody,
-    ErrorDetail,
-    InvalidJson,
-    InvalidRequest,
-    InvalidUnicode,
-    NotUtf8,
-    ServiceError,
-    UnknownField,
-)
+from lengnuan.service.bodies import Body
+from lengnuan.service.errors import ErrorDetail
 
-OnLong = Literal["truncate", "error"]
+OnLong = Literal["truncate", "error", "window"]
 # Far above every limit of the service, and short enough to be repeated in an error.
 LARGEST = 2**31 - 1
 
-_NAMEABLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_BOM = b"\xef\xbb\xbf"
+# The fields that requests share. Without fail_fast, each element that is no text would make an error of its own:
+# gigabytes from one body.
+Texts = Annotated[str | Annotated[list[str], Field(fail_fast=True)], Field(description="one text, or a list of them")]
+ModelName = Annotated[str | None, Field(description="name of the served model; any other name is refused")]
+TopK = Annotated[
+    int | None, Field(ge=1, le=LARGEST, description="add `top`, the k most probable labels (all, if there are fewer)")
+]
+ReturnLogits = Annotated[bool, Field(description="add `logits`, in the order of the labels")]
+OnLongField = Annotated[
+    OnLong,
+    Field(description="a text that is too long for the model: keep head and tail, refuse it, or read it in windows"),
+]
+TimeoutMs = Annotated[
+    int | None, Field(ge=1, le=LARGEST, description="give up after this long; at most the service's own limit")
+]
+Partial = Annotated[bool, Field(description="answer 200 with an error in place of each text that failed")]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ClassifyRequest(BaseModel):
+class ClassifyRequest(Body):
     """Texts to classify. A list is always a batch of independent texts."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
         json_schema_extra={"example": {"input": ["这部电影虽然前半段节奏很慢，但结尾非常精彩", "太难看了"]}},
     )
 
-    # Without fail_fast, each element that is no text would make an error of its own: gigabytes from one body.
-    input: Annotated[
-        str | Annotated[list[str], Field(fail_fast=True)], Field(description="one text, or a list of them")
-    ]
-    model: Annotated[str | None, Field(description="name of the served model; any other name is refused")] = None
-    top_k: Annotated[
-        int | None,
-        Field(ge=1, le=LARGEST, description="add `top`, the k most probable labels (all, if there are fewer)"),
-    ] = None
-    return_logits: Annotated[bool, Field(description="add `logits`, in the order of the labels")] = False
-    on_long: Annotated[OnLong, Field(description="cut a text that the model can't read whole, or refuse it")] = (
-        "truncate"
-    )
-    timeout_ms: Annotated[
-        int | None,
-        Field(ge=1, le=LARGEST, description="give up after this long; at most the service's own limit"),
-    ] = None
-    partial: Annotated[bool, Field(description="answer 200 with an error in place of each text that failed")] = False
-
-    @classmethod
-    def from_body(cls, body: bytes) -> Self:
-        """Read a body.
-
-        Raises:
-            ServiceError: 400 for what is not JSON in UTF-8, 422 for JSON that is not such a request.
-        """
-        content = _read_json(body)
-        if not isinstance(content, dict):
-            raise InvalidRequest("the body must be a JSON object with the field input")
-        # Before anything else, since pydantic makes an error of each of them.
-        unknown = next((name for name in content if name not in cls.model_fields), None)
-        if unknown is not None:
-            raise _unknown_field(unknown)
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise _refusal(error) from None
+    input: Texts
+    model: ModelName = None
+    top_k: TopK = None
+    return_logits: ReturnLogits = False
+    on_long: OnLongField = "truncate"
+    timeout_ms: TimeoutMs = None
+    partial: Partial = False
 
     @property
     def texts(self) -> list[str]:
         """The input as a list."""
         return [self.input] if isinstance(self.input, str) else self.input
+
+
+class StreamLine(Body):
+    """One line of a stream."""
+
+    input: Annotated[str, Field(description="the text")]
+
+
+class StreamOptions(Body):
+    """What holds for every line of a stream; given in the query."""
+
+    model_config = ConfigDict(strict=False)  # a query has nothing but strings
+
+    model: ModelName = None
+    top_k: TopK = None
+    return_logits: ReturnLogits = False
+    on_long: OnLongField = "truncate"
 
 
 class LabelProbability(_Part):
@@ -104,6 +91,7 @@ class Classification(_Part):
     tokens: Annotated[int, Field(description="length of the whole text")]
     tokens_used: Annotated[int, Field(description="length of what the model read")]
     abstained: Annotated[bool, Field(description="the confidence is below the model's threshold: take it as uncertain")]
+    windows: Annotated[int | None, Field(description="with on_long=window: runs of the model, averaged")] = None
     logits: list[float] | None = None
     top: list[LabelProbability] | None = None
 
@@ -120,6 +108,7 @@ class Usage(_Part):
 
     prompt_tokens: int
     total_tokens: int
+    completion_tokens: Annotated[Literal[0], Field(description="none; typed clients of other servers need it")]
 
 
 class TimingsMs(_Part):
@@ -215,52 +204,3 @@ class Version(_Part):
     python: str
     model: str | None
     model_version: str | None
-
-
-def _read_json(body: bytes) -> Any:
-    if not body:
-        raise EmptyBody('the request has no body; it needs JSON such as {"input": "..."}')
-    if body.startswith(_BOM):
-        raise NotUtf8("the body starts with a byte order mark; send UTF-8 without one")
-    try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise NotUtf8(f"the body must be UTF-8; byte {error.start} is not (is it GBK or UTF-16?)") from None
-    if "\0" in text:
-        raise NotUtf8("the body must be UTF-8; its zero bytes look like UTF-16")
-    try:
-        return _DECODER.decode(text)
-    except RecursionError:
-        raise InvalidJson("the body is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        raise InvalidJson(f"the body is not JSON: {error.msg} at character {error.pos}") from None
-    except ValueError:  # an integer with thousands of digits
-        raise InvalidJson("the body has a number with too many digits") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidJson(f"the body has {name}, which is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _unknown_field(name: str) -> ServiceError:
-    if has_lone_surrogate(name):
-        return InvalidUnicode("the name of a field holds half of a surrogate pair")
-    param = name if _NAMEABLE.fullmatch(name) else None
-    return UnknownField(f"unknown field {param or '(its name is not repeated here)'}", param=param)
-
-
-def _refusal(error: ValidationError) -> ServiceError:
-    """The one problem worth telling: the deepest, since a union reports every branch that it tried."""
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    problem = max(problems, key=lambda p: len(p["loc"]))
-    name, last = str(problem["loc"][0]), problem["loc"][-1]
-    if problem["type"] == "string_unicode":
-        return InvalidUnicode(f"{name} holds half of a surrogate pair", param=name)
-    if name == "input" and problem["type"] != "missing":
-        return InvalidRequest(
-            "input must be a string or a list of strings", param="input", index=last if isinstance(last, int) else None
-        )
-    return InvalidRequest(f"{name}: {problem['msg']}", param=name)

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
 
 from lengnuan.model.bundle import Bundle
+from lengnuan.model.cutting import Cutting, parts
 from lengnuan.model.engine import Engine, Logits
 from lengnuan.model.probabilities import Prediction, decide
 from lengnuan.model.text import has_lone_surrogate
-from lengnuan.model.tokenizer import cut
 from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits, Scored
 from lengnuan.service.cache import LogitsCache
@@ -24,12 +27,17 @@ from lengnuan.service.errors import (
     ServiceError,
     TextTooLarge,
     TextTooLong,
+    TooManyTexts,
 )
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.schemas import OnLong
 from lengnuan.service.settings import Settings
 from lengnuan.service.threads import EngineThreads
 
+T = TypeVar("T")
+# What may become of a long text; a request of our own knows `OnLong` only.
+LongRule = OnLong | Cutting
+WAYS_OUT = "on_long=truncate would keep its head and tail, on_long=window read all of it in overlapping windows"
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
 # Answers cost about 15 microseconds each: 2 ms.
@@ -38,24 +46,35 @@ ANSWERS_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the model reads of a text, and the length of the whole text in tokens."""
+    """What the model reads of a text, in one row or in windows, and the length of the whole text in tokens."""
 
-    ids: list[int]
+    rows: list[list[int]]
     tokens: int
+
+    @property
+    def tokens_used(self) -> int:
+        """How many of the text's tokens are in some row."""
+        return min(self.tokens, sum(map(len, self.rows)))
+
+    @property
+    def truncated(self) -> bool:
+        """The model does not read all of it."""
+        return self.tokens_used < self.tokens
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer for one text. `logits`: float32 [K]."""
+    """The answer for one text. `logits`: float32 [K], the mean over `windows`."""
 
     prediction: Prediction
     logits: Logits
     tokens: int
     tokens_used: int
+    windows: int
 
     @property
     def truncated(self) -> bool:
-        """The model read head and tail only."""
+        """The model did not read all of it."""
         return self.tokens_used < self.tokens
 
 
@@ -93,6 +112,7 @@ class ServedModel:
         self._metrics = metrics
         # One thread: more of them would only fight the event loop for the interpreter's lock.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._max_rows = settings.max_texts
 
     def start(self) -> None:
         """Start the batcher, and let a scrape see the queue as it is at that moment."""
@@ -110,7 +130,7 @@ class ServedModel:
         oldest = next(iter(self.batcher.waiting), None)
         return time.monotonic() - oldest.enqueued_at if oldest else 0.0
 
-    async def classify(self, texts: Sequence[str], on_long: OnLong, partial: bool, deadline: float) -> Answers:
+    async def classify(self, texts: Sequence[str], on_long: LongRule, partial: bool, deadline: float) -> Answers:
         """Classify texts; waits at most until `deadline` (`time.monotonic()`).
 
         Args:
@@ -125,12 +145,13 @@ class ServedModel:
         """
         with self._metrics.count_items(len(texts)) as outcomes:
             started = time.monotonic()
-            encoded = await self._encode_all(texts, on_long, deadline)
+            encoded = await self.encode_all(texts, on_long, deadline)
             tokenize_s = time.monotonic() - started
             self._metrics.tokenize_seconds.observe(tokenize_s)
             if not partial:
                 _raise_first(encoded)
-            rows = [item.ids for item in encoded if isinstance(item, Encoded)]
+            rows = [row for item in encoded if isinstance(item, Encoded) for row in item.rows]
+            self._check_rows(len(rows))
             scores = await self.batcher.score(rows, deadline) if rows else []
             returned = time.monotonic()
             items = await self._answer_all(encoded, iter(scores))
@@ -142,8 +163,24 @@ class ServedModel:
         queue_s, infer_s = max(waits, key=sum, default=(0.0, 0.0))
         return Answers(items, tokenize_s, queue_s, infer_s)
 
-    async def _encode_all(self, texts: Sequence[str], on_long: OnLong, deadline: float) -> list[Encoded | ServiceError]:
-        """The same for any amount of text; much of it goes through a thread, piece by piece, to be stoppable."""
+    def _check_rows(self, rows: int) -> None:
+        """A window takes the room of a text; the queue has been made for as many as one request may have."""
+        if rows > self._max_rows:
+            message = "the texts need too many windows; send fewer of them, or use on_long=truncate"
+            raise TooManyTexts(message, param="input", limit=self._max_rows, actual=rows)
+
+    def parts(self, tokens: Sequence[T], on_long: LongRule) -> list[list[T]]:
+        """What the model reads of a text's tokens, or of anything that goes with them: one row, or its windows."""
+        cutting = "truncate" if on_long == "error" else on_long
+        return parts(tokens, self.bundle.manifest.max_tokens, cutting, self.bundle.tokenizer.enclosed)
+
+    async def encode_all(
+        self, texts: Sequence[str], on_long: LongRule, deadline: float
+    ) -> list[Encoded | ServiceError]:
+        """Check texts and turn them into ids.
+
+        The same for any amount of text; much of it goes through a thread, piece by piece, to be stoppable.
+        """
         if sum(map(len, texts)) <= INLINE_CHARS:
             return self._encode_piece(enumerate(texts), on_long)
         loop = asyncio.get_running_loop()
@@ -157,10 +194,10 @@ class ServedModel:
             raise DeadlineExceeded("tokenize") from None
         return encoded
 
-    def _encode_piece(self, numbered: Iterable[tuple[int, str]], on_long: OnLong) -> list[Encoded | ServiceError]:
+    def _encode_piece(self, numbered: Iterable[tuple[int, str]], on_long: LongRule) -> list[Encoded | ServiceError]:
         return [self._encode(text, index, on_long) for index, text in numbered]
 
-    def _encode(self, text: str, index: int, on_long: OnLong) -> Encoded | ServiceError:
+    def _encode(self, text: str, index: int, on_long: LongRule) -> Encoded | ServiceError:
         """Check one text and turn it into ids."""
         param, limit = f"input[{index}]", self.bundle.manifest.max_tokens
         if len(text) > self._max_chars:
@@ -172,12 +209,12 @@ class ServedModel:
         if not ids:
             return EmptyText("the text has no visible character", param=param, index=index)
         if len(ids) > limit and on_long == "error":
-            message = "the text has more tokens than the model reads; on_long=truncate would keep its head and tail"
+            message = f"the text has more tokens than the model reads; {WAYS_OUT}"
             return TextTooLong(message, param=param, index=index, limit=limit, actual=len(ids))
         self._metrics.input_chars.observe(len(text))
         self._metrics.input_tokens.observe(len(ids))
         self._metrics.unknown_ratio.observe(self.bundle.tokenizer.unknown_share(ids))
-        return Encoded(cut(ids, limit), len(ids))
+        return Encoded(self.parts(ids, on_long), len(ids))
 
     async def _answer_all(
         self, encoded: Sequence[Encoded | ServiceError], scores: Iterator[Scored | ServiceError]
@@ -185,18 +222,25 @@ class ServedModel:
         """Pair every text that was run with its score; lets other requests in between now and then."""
         items: list[Answer | ServiceError] = []
         for index, item in enumerate(encoded):
-            items.append(item if isinstance(item, ServiceError) else self._answer(item, next(scores), index))
+            if isinstance(item, Encoded):
+                items.append(self._answer(item, list(itertools.islice(scores, len(item.rows))), index))
+            else:
+                items.append(item)
             if index % ANSWERS_AT_ONCE == ANSWERS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return items
 
-    def _answer(self, item: Encoded, score: Scored | ServiceError, index: int) -> Answer | ServiceError:
-        if isinstance(score, ServiceError):
-            score.index = index
-            return score
+    def _answer(self, item: Encoded, scores: Sequence[Scored | ServiceError], index: int) -> Answer | ServiceError:
+        """From the scores of the text's rows, one a window."""
+        for score in scores:
+            if isinstance(score, ServiceError):
+                score.index = index
+                return score
+        rows = [score.logits for score in scores if isinstance(score, Scored)]
+        logits: Logits = rows[0] if len(rows) == 1 else np.stack(rows).mean(axis=0)
         manifest = self.bundle.manifest
-        prediction = decide(score.logits, manifest.labels, manifest.temperature, manifest.abstain_threshold)
-        answer = Answer(prediction, score.logits, item.tokens, len(item.ids))
+        prediction = decide(logits, manifest.labels, manifest.temperature, manifest.abstain_threshold)
+        answer = Answer(prediction, logits, item.tokens, item.tokens_used, len(rows))
         self._metrics.observe_answer(prediction, answer.truncated)
         return answer
 

@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     max_chars: int = Field(100_000, ge=1, description="characters in one text; far above what the model reads")
     max_body_bytes: int = Field(4 << 20, ge=1, description="bytes in one request body")
 
+    predict_flat_list: bool = Field(False, description="POST /predict takes a flat list of texts as a batch")
+
     max_batch_rows: int = Field(64, ge=1, description="texts in one run of the model")
     max_batch_tokens: int = Field(2048, ge=1, description="texts times the longest of them, in one run of the model")
     max_padding_share: float = Field(0.5, ge=0.0, lt=1.0, description="part of a run that may be padding")

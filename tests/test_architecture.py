@@ -5,6 +5,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_no_file_is_over_300_lines() -> None:
     files = [*FILES, *(file for folder in ("tests", "benchmarks") for file in (ROOT / folder).rglob("*.py"))]
     lines = {file.relative_to(ROOT).as_posix(): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
     assert {name: count for name, count in lines.items() if count > 300} == {}
+
+
+def test_every_package_is_installed() -> None:
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folders = {file.parent.relative_to(ROOT) for file in FILES}
+    places = {name: "lengnuan." + ".".join(folder.parts) for folder in folders for name in [folder.as_posix()]}
+    assert set(setup["packages"]) == set(places.values())
+    assert setup["package-dir"] == {package: folder for folder, package in places.items()}
 
 
 @every_file

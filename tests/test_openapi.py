@@ -1,7 +1,8 @@
 """The OpenAPI document tells the truth: the fields of the request, and every code that it promises."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,94 @@ async def test_request_body_is_complete(tmp_path: Path) -> None:
     assert schema["additionalProperties"] is False
 
 
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, list | dict):
+        for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
+            if key == "$ref":
+                yield inner
+            else:
+                yield from references(inner)
+
+
 @async_test
-async def test_the_documented_example_works(tmp_path: Path) -> None:
+async def test_every_reference_leads_somewhere_in_the_document(tmp_path: Path) -> None:
     async with serving(tmp_path) as (client, _):
-        operation = (await document(client))["paths"][URL]["post"]
-        example = operation["requestBody"]["content"]["application/json"]["schema"]["example"]
-        assert (await client.post(URL, json=example)).status_code == 200
+        content = await document(client)
+    found = set(references(content))
+    assert len(found) > 10
+    for reference in found:
+        root, *path = reference.split("/")
+        assert root == "#"
+        node = content
+        for name in path:
+            node = node[name]
+
+
+@async_test
+async def test_every_route_is_documented_with_what_it_reads_and_writes(tmp_path: Path) -> None:
+    pages = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/static-offline-docs"}
+    async with serving(tmp_path) as (client, app):
+        paths = (await document(client))["paths"]
+    assert paths.keys() == {route.path for route in app.routes} - pages
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            assert "200" in operation["responses"], path
+            assert operation["summary"], path
+            assert operation["description"], path
+            assert ("requestBody" in operation) == (method == "post"), path
+            variables = {entry["name"] for entry in operation.get("parameters", ()) if entry["in"] == "path"}
+            assert variables == set(re.findall(r"{(\w+)}", path))
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/tokenize", "/v1/explain", "/predict", "/v2/models/{name}/infer"])
+def test_the_documented_example_works(tmp_path: Path, path: str) -> None:
+    @async_test
+    async def run() -> None:
+        async with serving(tmp_path) as (client, _):
+            body = (await document(client))["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+            reply = await client.post(path.format(name="tiny"), json=body["schema"]["example"])
+        assert reply.status_code == 200, reply.text
+
+    run()
+
+
+@pytest.mark.parametrize("name", ["tokenize", "explain"])
+def test_every_documented_code_of_the_other_routes_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    url = f"/v1/{name}"
+
+    @async_test
+    async def run() -> None:
+        limits = {"max_texts": 3, "max_chars": 50, "max_body_bytes": 2000, "queue_items": 3}
+        async with serving(tmp_path, FakeEngine(), **limits) as (client, app):
+            documented = (await document(client))["paths"][url]["post"]["responses"]
+            bodies: list[dict[str, Any]] = [
+                *(
+                    {"input": "好", "model": "x"},
+                    {"input": "a" * 51},
+                    {"input": " "},
+                    {"input": "好", "timeout_ms": 10**6},
+                ),
+            ]
+            statuses = {(await client.post(url, json=body)).status_code for body in bodies}
+            statuses |= {(await client.post(url, content=b"{}")).status_code}
+            statuses |= {
+                (await client.post(url, content=b"{", headers={"Content-Type": "application/json"})).status_code
+            }
+            with monkeypatch.context() as patch:
+                patch.setattr(f"lengnuan.service.{name}.json_reply", None)
+                statuses |= {(await client.post(url, json={"input": "好"})).status_code}
+            with monkeypatch.context() as patch:
+                patch.setattr("lengnuan.service.tokenize.asyncio.timeout", lambda _: asyncio.timeout_at(0))
+                statuses |= {(await client.post(url, json={"input": "好"})).status_code}
+            await app.state.lifecycle.stop()
+            app.state.lifecycle.served = None
+            statuses |= {(await client.post(url, json={"input": "好"})).status_code}
+        # 429 and a failing model are the batcher's, whichever route asks it: see test_every_documented_code_is_met.
+        assert {str(status) for status in statuses} == documented.keys() - {"200", "429"}
+
+    run()
 
 
 async def overload(client: httpx.AsyncClient, engine: FakeEngine, read_queue: Callable[[], float]) -> httpx.Response:

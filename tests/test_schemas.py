@@ -68,7 +68,7 @@ def test_gbk_gets_a_hint() -> None:
         ({"input": "a", "timeout_ms": 2**31}, "timeout_ms"),
         ({"input": "a", "partial": 1}, "partial"),
         ({"input": "a", "return_logits": "yes"}, "return_logits"),
-        ({"input": "a", "on_long": "window"}, "on_long"),
+        ({"input": "a", "on_long": "middle"}, "on_long"),
         ({"input": "a", "model": 3}, "model"),
         ([], None),
         ("a", None),

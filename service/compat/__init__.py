@@ -1,0 +1,1 @@
+"""Other servers' protocols, thin, over the one path from texts to answers."""

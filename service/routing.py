@@ -1,0 +1,111 @@
+"""What the routes share: their part of the OpenAPI document, the limits they hold, the reply they write."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from fastapi import Request, Response
+from pydantic import BaseModel
+
+from lengnuan.service import errors
+from lengnuan.service.errors import ErrorReply, ServiceError
+from lengnuan.service.lifecycle import Lifecycle
+from lengnuan.service.served import ServedModel
+from lengnuan.service.settings import Settings
+
+JSON = "application/json"
+BODY_ERRORS = (
+    *(errors.EmptyBody, errors.NotUtf8, errors.InvalidJson, errors.BodyTooLarge, errors.UnsupportedMediaType),
+    *(errors.InvalidRequest, errors.UnknownField),
+)
+TEXT_ERRORS = (errors.TooManyTexts, errors.TextTooLarge, errors.EmptyText, errors.InvalidUnicode, errors.TextTooLong)
+RUN_ERRORS = (
+    *(errors.Overloaded, errors.EngineFailed, errors.InternalError, errors.NotReady, errors.DeadlineExceeded),
+)
+
+
+def lifecycle_of(request: Request) -> Lifecycle:
+    """The loading, serving and leaving of the app's model."""
+    lifecycle: Lifecycle = request.app.state.lifecycle
+    return lifecycle
+
+
+def json_reply(reply: BaseModel, headers: dict[str, str] | None = None) -> Response:
+    """A reply as JSON. Fields without a value that was never set are left out."""
+    # Unset, not None: an error's empty fields are written, an answer's unasked extras are not.
+    return Response(reply.model_dump_json(exclude_unset=True), headers=headers, media_type=JSON)
+
+
+def check_model(name: str | None, served: ServedModel) -> None:
+    """Raise `UnknownModel` for any name but that of the served model."""
+    known = served.bundle.manifest.name
+    if name not in (None, known):
+        raise errors.UnknownModel(f"the model served here is {known}", param="model")
+
+
+def check_count(texts: Sequence[str], settings: Settings, param: str = "input") -> None:
+    """Raise for no text at all, and for more than one request may have."""
+    if not texts:
+        raise errors.InvalidRequest(f"{param} has no text", param=param)
+    if len(texts) > settings.max_texts:
+        message = "the request has too many texts; split it"
+        raise errors.TooManyTexts(message, param=param, limit=settings.max_texts, actual=len(texts))
+
+
+def patience_s(timeout_ms: int | None, settings: Settings) -> float:
+    """How long a request may take.
+
+    Raises:
+        InvalidRequest: it asks for more than the service gives.
+    """
+    longest_ms = int(settings.request_timeout_s * 1000)
+    if timeout_ms is None:
+        return settings.request_timeout_s
+    if timeout_ms > longest_ms:
+        message = "the timeout is above the service's own limit"
+        raise errors.InvalidRequest(message, param="timeout_ms", limit=longest_ms, actual=timeout_ms)
+    return timeout_ms / 1000
+
+
+def documented(
+    *refusals: type[ServiceError],
+    model: type[BaseModel] = ErrorReply,
+    status_of: Callable[[type[ServiceError]], int] = lambda refusal: refusal.status,
+) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI `responses` for these errors.
+
+    Args:
+        refusals: all that the route can answer with.
+        model: the shape of its errors.
+        status_of: the status of an error, where a protocol has its own.
+    """
+    return {
+        status: {"model": model, "description": _describe(r for r in refusals if status_of(r) == status)}
+        for status in sorted({status_of(refusal) for refusal in refusals})
+    }
+
+
+def _describe(refusals: Iterable[type[ServiceError]]) -> str:
+    return "\n".join(f"- `{refusal.code}`: {(refusal.__doc__ or '').splitlines()[0]}" for refusal in refusals)
+
+
+def body_of(model: type[BaseModel], kind: str = JSON) -> dict[str, Any]:
+    """OpenAPI `requestBody` for a body that the route reads itself."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema_of(model)}}}}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a model, with its parts written out where they are used."""
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def written_out(node: Any) -> Any:
+        if isinstance(node, list):
+            return [written_out(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            node = {**parts[node["$ref"].rpartition("/")[2]], **{k: v for k, v in node.items() if k != "$ref"}}
+        return {key: written_out(value) for key, value in node.items()}
+
+    result: dict[str, Any] = written_out(schema)
+    return result
