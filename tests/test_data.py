@@ -185,6 +185,11 @@ def test_labels_that_differ_by_case_alone_are_refused() -> None:
         LabelSet.infer(["positive", "Positive", "negative"])
 
 
+def test_numbers_among_names_are_refused() -> None:
+    with pytest.raises(DataRefused, match="'0' and '正面'"):
+        LabelSet.infer(["正面", "0", "负面", "1"])
+
+
 @pytest.mark.parametrize("values", [[], ["1"], ["1", "1 ", None]])
 def test_one_class_is_refused(values: list[object]) -> None:
     with pytest.raises(DataRefused, match="at least two different names"):

@@ -138,7 +138,7 @@ def _calibrate(trained: Trained, logits: Mapping[str, Logits]) -> tuple[Calibrat
     """Temperature and threshold from all dev rows together; and the calibrated dev predictions by source."""
     labels = np.array([example.label for rows in trained.corpus.dev.values() for example in rows], dtype=np.int64)
     temperature = fit_temperature(np.concatenate(list(logits.values())), labels)
-    keys = trained.corpus.train_keys()
+    keys = trained.corpus.leaked
     dev = {name: scored(trained.corpus.dev[name], found, temperature, keys) for name, found in logits.items()}
     everything = np.concatenate([part.probabilities for part in dev.values()])
     threshold = fit_threshold(labels, everything, trained.config.export.abstain_accuracy)
@@ -157,7 +157,7 @@ def _judge(
 ) -> Findings:
     """Test and dev figures of the graph that ships, with the referee's beside them."""
     corpus, labels = trained.corpus, trained.corpus.labels.names
-    keys = corpus.train_keys()
+    keys = corpus.leaked
     referee = Referee(corpus)
     test, test_referee = {}, {}
     for name, rows in corpus.test.items():

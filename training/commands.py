@@ -10,6 +10,7 @@ from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.model.errors import ModelError
 from lengnuan.training.config import DataConfig, TrainConfig, load_config
+from lengnuan.training.data_commands import add_columns, add_data_commands, data_config, share
 from lengnuan.training.errors import TrainingError, UsageError
 
 log = logging.getLogger("lengnuan.training")
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
     purpose = "measure what bfloat16 does to a bundle's answers, and state it in its manifest"
     _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
-    _add_data(commands.add_parser("data", help="known public data sets"))
+    add_data_commands(commands.add_parser("data", help="check, split, convert labelled files; public data sets"))
     _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))
     return parser
 
@@ -108,19 +109,11 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled files")
     parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are leaks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--text-column", default="text")
-    parser.add_argument("--label-column", default="label")
+    add_columns(parser)
     parser.add_argument("--domain-column", default="domain", help="rows are also scored by this column, if it is there")
-    parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
-    parser.add_argument("--max-rejected-share", type=_share, default=0.05, help="more rejected lines are refused")
+    parser.add_argument("--max-rejected-share", type=share, default=0.05, help="more rejected lines are refused")
     parser.add_argument("--threads", type=int, default=0)
     parser.set_defaults(command=_evaluate)
-
-
-def _share(text: str) -> float:
-    if not 0.0 <= float(text) < 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, below 1")
-    return float(text)
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -128,13 +121,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     bundle = Bundle.load(arguments.bundle)
     engine = OnnxEngine(bundle.model_file, "cpu", arguments.threads)
-    data = DataConfig(
-        text_column=arguments.text_column,
-        label_column=arguments.label_column,
-        domain_column=arguments.domain_column,
-        columns=tuple(name for name in arguments.columns.split(",") if name),
-        max_rejected_share=arguments.max_rejected_share,
-    )
+    settings = {"domain_column": arguments.domain_column, "max_rejected_share": arguments.max_rejected_share}
+    data = data_config(arguments).model_copy(update=settings)
     found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
     sys.stdout.write(table(found, recorded_referee(bundle, found)))
     if arguments.json:
@@ -158,28 +146,6 @@ def _measure(arguments: argparse.Namespace) -> None:
     data = DataConfig(text_column=arguments.text_column, columns=columns)
     texts = [text for path in arguments.data for text in read_texts(source_of(path, data))]
     measure_bundle(arguments.bundle, texts, arguments.threads)
-
-
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    fetch = commands.add_parser("fetch", help="download one, checked; resumes a broken download")
-    fetch.add_argument("name")
-    fetch.add_argument("--output", type=Path, default=Path("data"))
-    fetch.set_defaults(command=_fetch)
-    listing = commands.add_parser("list", help="what can be fetched: source, size, licence, split rule")
-    listing.set_defaults(command=_list)
-
-
-def _fetch(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.fetch import fetch
-
-    log.info("ready: %s", fetch(arguments.name, arguments.output))
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.fetch import catalogue_table
-
-    sys.stdout.write(catalogue_table())
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:

@@ -38,6 +38,25 @@ class DataConfig(_Section):
     max_rejected_share: Share = 0.05  # more rejected lines than this and training refuses
 
 
+Concern = Literal["leaked", "conflicting", "duplicate", "shortcut", "label_shift"]
+
+
+class GateConfig(_Section):
+    """What training data may have of what makes scores lie (docs/data.md); past a limit and training refuses."""
+
+    max_leaked_share: Share = 0.02  # of the rows of dev or test whose text, or a near copy, is trained on
+    max_conflicting_share: Share = 0.02  # of the rows in the train files whose text has another label elsewhere in them
+    max_duplicate_share: Share = 0.3  # of the rows in the train files that repeat an earlier one
+    max_shortcut_share: Share = 0.2  # of the rows whose label an emoticon, tag or sign gives away
+    max_label_shift: Share = 0.3  # total variation distance between the labels of train and of dev or test
+    acknowledged: tuple[Concern, ...] = ()  # past these limits it goes on, and the report says so
+
+    def limit(self, concern: Concern) -> float:
+        """The limit of that name."""
+        name = "max_label_shift" if concern == "label_shift" else f"max_{concern}_share"
+        return float(getattr(self, name))
+
+
 class AugmentConfig(_Section):
     """Synthetic training rows for the classes (negative, positive); see `training/augment.py`. Off by default."""
 
@@ -153,6 +172,7 @@ class TrainConfig(_Section):
     start_from: Path | None = None  # a run folder, bundle or imported encoder: where training begins
     average: tuple[Path, ...] = ()  # run folders: the mean of their best weights, and nothing is trained
     data: DataConfig
+    gate: GateConfig = GateConfig()
     augment: AugmentConfig = AugmentConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()

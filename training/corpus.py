@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from lengnuan.training.augment import synthetic_rows
 from lengnuan.training.config import DataConfig, TrainConfig
 from lengnuan.training.data import Accounting, Example, LabelSet, check_rejected, read_examples, read_labels, source_of
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.gate import Judged, Measured, gate_facts, judge, label_shift
+from lengnuan.training.near import seen_keys
+from lengnuan.training.shortcuts import find_shortcuts
 from lengnuan.training.splits import drop_repeats, identity_of, keys_of, split_by_text, without
 
 log = logging.getLogger(__name__)
@@ -27,8 +30,10 @@ class Corpus:
         train: one row a text, in file order.
         dev: rows by source; chooses the weights, the temperature and the threshold.
         test: rows by source; read once, at the end.
-        facts: counts for the report: line accounting, repeats, conflicts, leaks.
+        facts: counts for the report: line accounting, repeats, conflicts, leaks, the gate's findings.
         synthetic: rows that `[augment]` made; the network learns from them too, the n-gram referee does not.
+        leaked: `text_key` of the dev and test rows whose text, or a near copy, is in train.
+        gate: what the limits of the config say about it.
     """
 
     labels: LabelSet
@@ -37,6 +42,8 @@ class Corpus:
     test: dict[str, Examples]
     facts: dict[str, Any]
     synthetic: Examples = field(default_factory=list)
+    leaked: set[str] = field(default_factory=set)
+    gate: Sequence[Judged] = ()
 
     def train_keys(self) -> set[str]:
         """The texts of the training rows, as `text_key` sees them."""
@@ -73,6 +80,7 @@ def read_corpus(config: TrainConfig) -> Corpus:
     train = [example for rows in _read_all(data.train, labels, data, accounts).values() for example in rows]
     dev = _read_all(data.dev, labels, data, accounts)
     test = _read_all(data.test, labels, data, accounts)
+    as_read = train
     train, repeats, conflicts = drop_repeats(train)
     dev_share = data.dev_share
     if not test and data.test_share:
@@ -83,7 +91,7 @@ def read_corpus(config: TrainConfig) -> Corpus:
         train, part = split_by_text(train, dev_share, config.seed + 1)
         dev = {"dev": part}
     facts = {
-        "files": [_account_facts(account) for account in accounts],
+        "files": [account_facts(account) for account in accounts],
         "train_repeats_dropped": repeats,
         "train_conflicts_dropped": conflicts,
         "train_leaked_dropped": 0,
@@ -97,10 +105,29 @@ def read_corpus(config: TrainConfig) -> Corpus:
     dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
     held_out = keys_of([*dev.values(), *test.values()])
     synthetic, facts["synthetic_rows"] = synthetic_rows(config.augment, labels, train, held_out, config.seed)
-    corpus = Corpus(labels, train, dev, test, facts, synthetic)
+    corpus = Corpus(labels, train, dev, test, facts, synthetic, seen_keys(held_out, keys_of([train])))
     _check(corpus)
     _complete(corpus)
-    return corpus
+    judged = judge(_measured(corpus, as_read), config.gate)
+    facts["gate"] = gate_facts(judged)
+    return replace(corpus, gate=judged)
+
+
+def _measured(corpus: Corpus, as_read: Examples) -> Iterable[Measured]:
+    """What the gate judges: the train files as they are, and what is trained on against what it is judged by."""
+    total = max(1, len(as_read))
+    yield Measured("conflicting", corpus.facts["train_conflicts_dropped"] / total, "train files")
+    yield Measured("duplicate", corpus.facts["train_repeats_dropped"] / total, "train files")
+    shortcuts = find_shortcuts(as_read)
+    corpus.facts["shortcuts"] = shortcuts.facts(corpus.labels.names)
+    yield Measured("shortcut", shortcuts.share, "train files")
+    for name, sources in {"dev": corpus.dev, "test": corpus.test}.items():
+        rows = [example for source in sources.values() for example in source]
+        if rows:
+            yield Measured("leaked", _count([rows], corpus.leaked) / len(rows), name)
+        shift = label_shift(corpus.train, rows)
+        if shift is not None:
+            yield Measured("label_shift", shift, f"train against {name}")
 
 
 def _labels(config: TrainConfig) -> LabelSet:
@@ -145,12 +172,12 @@ def _complete(corpus: Corpus) -> None:
     facts["train_rows"] = len(corpus.train)
     facts["train_rows_by_label"] = _by_label(corpus.train, corpus.labels)
     facts |= {f"{split}_rows": {name: len(rows) for name, rows in found.items()} for split, found in splits.items()}
-    facts["leaks"] = {
-        f"{split} {name}": _count([rows], train_keys) for split, found in splits.items() for name, rows in found.items()
-    }
-    for where, count in facts["leaks"].items():
+    sources = {f"{split} {name}": rows for split, found in splits.items() for name, rows in found.items()}
+    facts["leaks"] = {name: _count([rows], train_keys) for name, rows in sources.items()}
+    facts["leaks_with_near"] = {name: _count([rows], corpus.leaked) for name, rows in sources.items()}
+    for where, count in facts["leaks_with_near"].items():
         if count:
-            log.warning("%s: %d rows are also in train", where, count)
+            log.warning("%s: %d rows are also in train, %d of them edited", where, count, count - facts["leaks"][where])
     log.info(
         "train: %d rows; dropped %d repeats, %d with two labels, %d also in dev or test",
         len(corpus.train), *(facts[f"train_{why}_dropped"] for why in ("repeats", "conflicts", "leaked")),
@@ -167,13 +194,16 @@ def _by_label(examples: Sequence[Example], labels: LabelSet) -> dict[str, int]:
     return {name: counts[index] for index, name in enumerate(labels.names)}
 
 
-def _account_facts(account: Accounting) -> dict[str, Any]:
+def account_facts(account: Accounting) -> dict[str, Any]:
+    """What became of the lines of a file, for a report: the file by its last two names only."""
     return {
         "path": "/".join(Path(account.path).parts[-2:]),
         "lines": account.lines,
+        "header": account.header,
         "accepted": account.accepted,
         "blank": account.blank,
         "rejected": account.rejected,
+        "continued": account.continued,
         "reasons": dict(account.reasons),
         "first_rejected": account.first_rejected,
     }

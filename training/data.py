@@ -94,7 +94,8 @@ class LabelSet:
         """The distinct labels that occur: by number if all are integers, else by code point.
 
         Raises:
-            DataRefused: fewer than two, or two that differ by case alone (they would silently be two classes).
+            DataRefused: fewer than two; or two that differ by case alone, or numbers among names, which would
+                silently be classes of their own.
         """
         found = {clean_label(value) for value in values} - {""}
         folded: dict[str, str] = {}
@@ -102,8 +103,11 @@ class LabelSet:
             twin = folded.setdefault(label.casefold(), label)
             if twin != label:
                 raise DataRefused(f"labels {twin!r} and {label!r} differ by case alone: list both under [labels]")
-        numeric = all(re.fullmatch(r"-?\d+", label) for label in found)
-        return cls(sorted(found, key=int) if numeric else sorted(found), {})
+        numbers = {label for label in found if re.fullmatch(r"-?\d+", label)}
+        if numbers and numbers != found:
+            some = f"{min(numbers)!r} and {min(found - numbers)!r}"
+            raise DataRefused(f"labels are numbers and names, such as {some}: list under [labels] which are the same")
+        return cls(sorted(found, key=int) if numbers else sorted(found), {})
 
 
 def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: str) -> tuple[list[Example], Accounting]:
@@ -119,20 +123,32 @@ def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: st
         UsageError: the file can't be read.
     """
     account = Accounting(str(source.path))
-    examples: list[Example] = []
-    for line in _lines(source):
+    return [example for example, _ in read_rows_of(source, labels, data, domain, account)], account
+
+
+def read_rows_of(
+    source: Source, labels: LabelSet, data: DataConfig, domain: str, account: Accounting
+) -> Iterator[tuple[Example, Row]]:
+    """Rows of one file that can be used, each with the record it is made from; `account` is filled on the way.
+
+    Raises:
+        UsageError: the file can't be read.
+    """
+    for line in read_lines(source):
         if isinstance(line, Blank):
             account.blank += 1
             continue
-        found = line if isinstance(line, Rejected) else _example(line, labels, source.text_column, data, domain)
+        if isinstance(line, Rejected):
+            account.reject(line)
+            continue
+        found = _example(line, labels, data, domain)
         if isinstance(found, Rejected):
             account.reject(found)
             continue
-        examples.append(found)
         account.accepted += 1
         account.continued += line.extra_lines
+        yield found, line
     account.header = int(has_header(source))
-    return examples, account
 
 
 def check_rejected(account: Accounting, max_share: float) -> None:
@@ -156,7 +172,7 @@ def read_labels(source: Source, label_column: str) -> list[Any]:
     Raises:
         UsageError: no row has such a column.
     """
-    rows = [line.fields for line in _lines(source) if isinstance(line, Row)]
+    rows = [line.fields for line in read_lines(source) if isinstance(line, Row)]
     if rows and not any(label_column in fields for fields in rows):
         raise UsageError(f"{source.path}: no column {label_column!r}; it has {list(rows[0])}: set data.label_column")
     return [fields.get(label_column) for fields in rows]
@@ -168,13 +184,18 @@ def read_texts(source: Source) -> Iterator[str]:
     Raises:
         UsageError: the file can't be read.
     """
-    for line in _lines(source):
+    for line in read_lines(source):
         text = line.fields.get(source.text_column) if isinstance(line, Row) else None
         if isinstance(text, str) and not has_lone_surrogate(text):
             yield text
 
 
-def _lines(source: Source) -> Iterable[Row | Blank | Rejected]:
+def read_lines(source: Source) -> Iterable[Row | Blank | Rejected]:
+    """Every line of a file.
+
+    Raises:
+        UsageError: it can't be read.
+    """
     try:
         yield from read_rows(source)
     except UnreadableFile as error:
@@ -183,11 +204,11 @@ def _lines(source: Source) -> Iterable[Row | Blank | Rejected]:
         raise UsageError(f"{source.path}: {error}") from error
 
 
-def _example(row: Row, labels: LabelSet, text_column: str, data: DataConfig, domain: str) -> Example | Rejected:
+def _example(row: Row, labels: LabelSet, data: DataConfig, domain: str) -> Example | Rejected:
     def rejected(reason: str) -> Rejected:
         return Rejected(row.line, reason, row.extra_lines)
 
-    text, value = row.fields.get(text_column), row.fields.get(data.label_column)
+    text, value = row.fields.get(data.text_column), row.fields.get(data.label_column)
     if text is not None and not isinstance(text, str):
         return rejected(f"the text is a {type(text).__name__}, not a string")
     if not text or has_lone_surrogate(text) or not normalise(text):

@@ -12,11 +12,14 @@ import numpy as np
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import Engine, Logits, score
 from lengnuan.model.probabilities import softmax
+from lengnuan.model.text import normalise
 from lengnuan.training.config import DataConfig
 from lengnuan.training.data import Example, LabelSet, check_rejected, read_examples, read_texts, source_of
 from lengnuan.training.errors import UsageError
+from lengnuan.training.near import seen_keys
 from lengnuan.training.scores import Scored, summary
-from lengnuan.training.splits import identity_of, text_key
+from lengnuan.training.shortcuts import find_shortcuts
+from lengnuan.training.splits import identity_of, keys_of, text_key
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +31,13 @@ def logits_of(bundle: Bundle, engine: Engine, examples: Sequence[Example]) -> Lo
     return score(engine, [bundle.tokenizer.encode(e.text) for e in examples], bundle.manifest.max_tokens)
 
 
-def scored(examples: Sequence[Example], logits: Logits, temperature: float, train_keys: set[str]) -> Scored:
-    """Logits to calibrated probabilities, with what a report needs to know of each row."""
+def scored(examples: Sequence[Example], logits: Logits, temperature: float, leaked: set[str]) -> Scored:
+    """Logits to calibrated probabilities, with what a report needs to know of each row; `leaked`: keys of texts."""
     return Scored(
         labels=np.array([example.label for example in examples], dtype=np.int64),
         probabilities=softmax(logits / temperature),
         domains=[example.domain for example in examples],
-        leaked=np.array([text_key(example.text) in train_keys for example in examples], dtype=bool),
+        leaked=np.array([text_key(example.text) in leaked for example in examples], dtype=bool),
     )
 
 
@@ -48,7 +51,8 @@ def evaluate_files(
         engine: runs its graph.
         files: labelled files; one that lies in a folder of its own (`hotel/test.tsv`) is named after the folder.
         data: the columns.
-        train_files: rows whose text stands in one of these, whatever its label, are scored apart, as leaked.
+        train_files: rows whose text, or a near copy, is in one of these, whatever its label, are scored apart, as
+            leaked.
 
     Raises:
         UsageError: a file that can't be read, or is empty.
@@ -63,14 +67,28 @@ def evaluate_files(
         check_rejected(account, data.max_rejected_share)
         if not examples:
             raise UsageError(f"{account}: no row to score")
-        logits = logits_of(bundle, engine, examples)
-        figures = summary(scored(examples, logits, bundle.manifest.temperature, train_keys), bundle.labels)
-        found[name] = figures | {
+        leaked = seen_keys(keys_of([examples]), train_keys) if train_keys else set()
+        found[name] = _figures(bundle, engine, examples, leaked) | {
             "identity": identity_of(examples),
             "lines": account.lines,
             "rejected": account.rejected,
         }
     return {"bundle": bundle.manifest.name, "version": bundle.version, "files": found, "mean": mean_scores(found)}
+
+
+def _figures(bundle: Bundle, engine: Engine, examples: Sequence[Example], leaked: set[str]) -> dict[str, Any]:
+    """Of one file; where marks give labels away, also with these taken out of the texts."""
+    temperature = bundle.manifest.temperature
+    figures = summary(scored(examples, logits_of(bundle, engine, examples), temperature, leaked), bundle.labels)
+    shortcuts = find_shortcuts(examples)
+    if not shortcuts.share:
+        return figures
+    stripped = [example for example in shortcuts.without(examples) if normalise(example.text)]
+    without = scored(stripped, logits_of(bundle, engine, stripped), temperature, set())
+    return figures | {
+        "shortcuts": shortcuts.facts(bundle.labels),
+        "without_shortcuts": {key: value for key, value in summary(without, bundle.labels).items() if key != "domains"},
+    }
 
 
 def mean_scores(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -110,9 +128,10 @@ def table(found: Mapping[str, Any], referee: Mapping[str, Any] | None = None) ->
     lines = [head + (f"{'n-grams':>10}" if referee else "")]
     for name, figures in found["files"].items():
         lines.append(_table_row(name, figures) + (f"{100 * referee[name]['accuracy']:10.2f}" if referee else ""))
-        for kind in ("clean", "leaked"):
+        parts = {"clean": "clean rows", "leaked": "leaked rows", "without_shortcuts": "without its marks"}
+        for kind, title in parts.items():
             if figures.get(kind, {}).get("rows"):
-                lines.append(_table_row(f"  {kind} rows", figures[kind]))
+                lines.append(_table_row(f"  {title}", figures[kind]))
     if len(found["files"]) > 1:
         mean = found["mean"]
         line = f"{'mean':24}{'':7}{100 * mean['accuracy']:10.2f}{'':16}{100 * mean['macro_f1']:10.2f}{mean['ece']:8.3f}"

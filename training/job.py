@@ -30,6 +30,7 @@ from lengnuan.training.distill import distilled_lesson
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
 from lengnuan.training.fit import build_classifier, fit, load_trained, selection_of
+from lengnuan.training.gate import refuse
 from lengnuan.training.judge import BEST
 from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import Hardware, choose_hardware
@@ -44,7 +45,7 @@ PLAIN = "plain"
 
 # Settings that do not decide what is learnt, so a run folder may be used again with others.
 _FREE: dict[str, Any] = {
-    **dict.fromkeys(("name", "threads", "device", "display_names", "sources", "export"), True),
+    **dict.fromkeys(("name", "threads", "device", "display_names", "sources", "export", "gate"), True),
     **{"data": {"root"}, "fit": {"allow_collapsed"}},
 }
 
@@ -157,8 +158,10 @@ class Job:
 
         Raises:
             UsageError: labels, rows or splits have changed.
+            DataRefused: the data is past a limit of `[gate]` that isn't acknowledged.
         """
         corpus = read_corpus(self.config)
+        refuse(corpus.gate)
         file = self.folder / "data.json"
         identity = corpus.facts["identity"]
         if file.exists() and json.loads(file.read_text(encoding="utf-8")) != identity:

@@ -12,8 +12,12 @@ def text_key(text: str) -> str:
 
     Deliberately coarse: 好! and 好😊 are one text, because a copy of a test row with another emoji is still a leak.
     """
-    normal = normalise(text)
-    return "".join(char for char in normal if char.isalnum()) or normal
+    return letters_of(normalise(text))
+
+
+def letters_of(normal: str) -> str:
+    """`text_key` of a text that is normalised already."""
+    return "".join(filter(str.isalnum, normal)) or normal
 
 
 def share_of(key: str, seed: int) -> float:

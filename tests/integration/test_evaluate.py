@@ -54,6 +54,29 @@ def test_rows_that_are_also_in_train_are_scored_apart_whatever_their_label(run: 
     assert found["leaked"]["rows"] + found["clean"]["rows"] == 60
 
 
+def test_where_marks_give_labels_away_the_texts_are_also_scored_without_them(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(text + ("[怒]", "[赞]")[label], label) for text, label in sentences(300, seed=5)]
+    plain = sentences(300, seed=5)
+    files = [str(write_tsv(tmp_path / f"{name}.tsv", part)) for name, part in (("marked", rows), ("plain", plain))]
+    found = evaluate(run, tmp_path, "--data", *files)["files"]
+    assert found["marked"]["without_shortcuts"]["rows"] == 300
+    assert found["marked"]["without_shortcuts"]["accuracy"] == found["plain"]["accuracy"]
+    assert {mark["token"] for mark in found["marked"]["shortcuts"]["marks"]} == {"[怒]", "[赞]"}
+    assert "without_shortcuts" not in found["plain"]
+    assert "without its marks" in capsys.readouterr().out
+
+
+def test_edited_copies_of_training_rows_are_scored_apart_too(run: Path, tmp_path: Path) -> None:
+    rows = sentences(60, seed=5)
+    text = "房间很好，味道太差，服务满意，电影糟糕，手机推荐，快递后悔"
+    file = write_tsv(tmp_path / "fresh.tsv", [*rows, (text, 1)])
+    (tmp_path / "seen.txt").write_text(text[:-2] + "难吃\n", encoding="utf-8")
+    found = evaluate(run, tmp_path, "--data", str(file), "--train", str(tmp_path / "seen.txt"))["files"]["fresh"]
+    assert (found["leaked"]["rows"], found["clean"]["rows"]) == (1, 60)
+
+
 def test_labels_that_the_bundle_does_not_know_are_refused_not_left_out(run: Path, tmp_path: Path) -> None:
     file = write_tsv(tmp_path / "fresh.tsv", [(text, label + 1) for text, label in sentences(40, seed=5)])
     assert command.main(["evaluate", "--bundle", str(run / "bundle"), "--data", str(file)]) == 3
