@@ -56,7 +56,14 @@ teachers: $(ALL)
 	$(TRAIN) fit --config training/configs/plain.toml --data $(DATA) --output runs/plain
 	$(TRAIN) fit --config training/configs/teacher.toml --data $(DATA) --output runs/teacher
 
+# The first release's embedded bundle, out of the history, with the sub-words that these texts use at least 80 times.
+runs/small: | $(ALL)
+	mkdir -p runs/first
+	git archive 7bf03a6 model/bundles/default | tar -x -C runs/first --strip-components=3
+	$(TRAIN) import runs/first --output $@ --corpus $(CORPUS) --min-count 80
+
 default-bundle: teachers
+tiny-bundle: runs/small
 default-bundle tiny-bundle: %-bundle: $(ALL)
 	@test -n "$(DATA)" || { echo "give DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
 	$(TRAIN) run --config training/configs/$*.toml --data $(DATA) --output runs/$*

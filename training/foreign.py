@@ -99,18 +99,40 @@ def choose_layers(foreign: Foreign, layers: Sequence[int]) -> Foreign:
     Raises:
         UsageError: it has no such layer.
     """
-    count = int(foreign.shape["layers"])
+    weights, shape = keep_layers(foreign.weights, foreign.shape, layers)
+    return replace(foreign, shape=shape, weights=weights)
+
+
+def keep_layers(
+    weights: Mapping[str, Tensor], shape: Mapping[str, Any], layers: Sequence[int]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and shape with only these layers, in this order.
+
+    Raises:
+        UsageError: it has no such layer.
+    """
+    count = int(shape["layers"])
     if not layers or any(not 0 <= layer < count for layer in layers):
         raise UsageError(f"--layers: the encoder has layers 0 to {count - 1}, not {list(layers)}")
-    weights = {name: value for name, value in foreign.weights.items() if not name.startswith("layers.")}
+    kept = {name: value for name, value in weights.items() if not name.startswith("layers.")}
     for new, old in enumerate(layers):
         prefix = f"layers.{old}."
-        weights |= {
+        kept |= {
             f"layers.{new}.{name.removeprefix(prefix)}": value
-            for name, value in foreign.weights.items()
+            for name, value in weights.items()
             if name.startswith(prefix)
         }
-    return replace(foreign, shape={**foreign.shape, "layers": len(layers)}, weights=weights)
+    return kept, {**shape, "layers": len(layers)}
+
+
+def keep_pieces(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> tuple[Tokenizer, list[int]]:
+    """A tokenizer of ours with the pieces that `texts` use that often, and the old ids in the order of the new ones."""
+    used = Counter(token_id for text in texts for token_id in tokenizer.encode(text))
+    kept = [index for index in range(len(tokenizer.pieces)) if used[FIRST_PIECE_ID + index] >= min_count]
+    pieces, scores = [tokenizer.pieces[i] for i in kept], [tokenizer.scores[i] for i in kept]
+    ends = [tokenizer.start_id, tokenizer.end_id] if tokenizer.enclosed else []
+    ids = [*range(FIRST_PIECE_ID), *(FIRST_PIECE_ID + index for index in kept), *ends]
+    return Tokenizer(pieces, scores, tokenizer.kind, enclosed=tokenizer.enclosed), ids
 
 
 def prune(foreign: Foreign, texts: Iterable[str], min_count: int = 1) -> list[int]:

