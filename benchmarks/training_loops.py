@@ -107,7 +107,12 @@ def run_ours(task: Task, turns: Turns) -> None:
     class Recorder:
         """What `fit` asks of a `RunLog`."""
 
+        judged = 0
+
         def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def state(self) -> dict[str, Any]:
+            return {}
 
         def __enter__(self) -> "Recorder":
             turns.begin()
@@ -115,10 +120,12 @@ def run_ours(task: Task, turns: Turns) -> None:
 
         def __exit__(self, *_: object) -> None: ...
 
-        def step(self, _: int, tokens: int, shown: dict[str, float]) -> None:
+        def step(self, _: int, __: Any, tokens: int, shown: dict[str, float]) -> None:
             turns.step(tokens, shown["loss"])
 
         def record(self, _: int, __: dict[str, float]) -> None: ...
+
+        def record_judged(self, _: int, __: dict[str, float]) -> None: ...
 
     fitting.RunLog = Recorder  # type: ignore[assignment,misc]
     names = LabelSet(["negative", "positive"], {})

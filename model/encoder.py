@@ -204,7 +204,14 @@ class Classifier(nn.Module):
 
     def forward(self, token_ids: Tensor, mask: Tensor) -> Tensor:
         """token_ids: int64 [B, T], mask: bool [B, T] -> logits [B, K]."""
-        pooled = mean_pool(self.encoder(token_ids, mask), mask)
+        return self.answer(self.pool(token_ids, mask))
+
+    def pool(self, token_ids: Tensor, mask: Tensor) -> Tensor:
+        """What the encoder makes of each row: token_ids int64 [B, T], mask bool [B, T] -> [B, C]."""
+        return mean_pool(self.encoder(token_ids, mask), mask)
+
+    def answer(self, pooled: Tensor) -> Tensor:
+        """Logits from it: [B, C] -> [B, K]; in training each call draws another dropout."""
         logits: Tensor = self.head(self.dropout(pooled))
         return logits
 

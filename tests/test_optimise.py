@@ -35,6 +35,12 @@ def loss_of(model: nn.Module, step: int) -> Tensor:
     return nn.functional.cross_entropy(model(ids), ids % 2)
 
 
+def step(optimiser: Optimiser, loss: Tensor) -> float:
+    """A whole step; returns the norm of the gradient."""
+    optimiser.descend(loss)
+    return optimiser.update()[1]
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -54,12 +60,12 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("decay", ["cosine", "linear", "none"])
 def test_the_learning_rate_is_its_closed_form_at_every_step(decay: str) -> None:
     config = OptimiserConfig(learning_rate=0.8, warmup_share=0.2, decay=decay)
-    for step in range(4):
-        assert learning_rate_at(step, STEPS, config) == pytest.approx(0.8 * (step + 1) / 4)
-    for step in range(4, STEPS):
-        done = (step - 4) / 16
+    for number in range(4):
+        assert learning_rate_at(number, STEPS, config) == pytest.approx(0.8 * (number + 1) / 4)
+    for number in range(4, STEPS):
+        done = (number - 4) / 16
         factor = {"cosine": (1 + math.cos(math.pi * done)) / 2, "linear": 1 - done, "none": 1.0}[decay]
-        assert learning_rate_at(step, STEPS, config) == pytest.approx(0.8 * factor)
+        assert learning_rate_at(number, STEPS, config) == pytest.approx(0.8 * factor)
 
 
 def test_the_schedule_ends_at_zero() -> None:
@@ -70,7 +76,7 @@ def test_the_schedule_ends_at_zero() -> None:
 @pytest.mark.parametrize(("steps", "share"), [(1, 0.1), (1, 0.0), (2, 0.0), (3, 0.99)])
 def test_a_very_short_run_has_a_positive_rate_at_every_step(steps: int, share: float) -> None:
     config = OptimiserConfig(warmup_share=share)
-    rates = [learning_rate_at(step, steps, config) for step in range(steps)]
+    rates = [learning_rate_at(number, steps, config) for number in range(steps)]
     assert all(0.0 < rate <= config.learning_rate for rate in rates)
 
 
@@ -80,7 +86,7 @@ def test_each_step_uses_the_rate_of_the_schedule() -> None:
     optimiser = Optimiser(model, config, STEPS)
     # Adam's first step moves every weight with a gradient by the learning rate, whatever the gradient's size.
     before = model.head.bias.detach().clone()
-    optimiser.update(loss_of(model, 0))
+    step(optimiser, loss_of(model, 0))
     moved = (model.head.bias - before).detach().abs().max().item()
     assert moved == pytest.approx(learning_rate_at(0, STEPS, config), rel=1e-3)
 
@@ -95,7 +101,7 @@ def test_matrices_decay_and_nothing_else() -> None:
             p.fill_(1.0)
     config = OptimiserConfig(learning_rate=0.1, weight_decay=0.5, warmup_share=0.0)
     optimiser = Optimiser(model, config, STEPS)
-    optimiser.update(sum(p.sum() for p in model.parameters()) * 0.0)  # every gradient is zero: only decay is left
+    step(optimiser, sum(p.sum() for p in model.parameters()) * 0.0)  # every gradient is zero: only decay is left
     decayed = {name for name, p in model.named_parameters() if not torch.equal(p, torch.ones_like(p))}
     assert decayed == {"head.weight"}
     assert model.head.weight.detach().flatten().tolist() == pytest.approx([1 - 0.1 * 0.5] * 8)
@@ -103,7 +109,7 @@ def test_matrices_decay_and_nothing_else() -> None:
 
 def test_a_large_gradient_is_clipped_and_its_true_norm_returned() -> None:
     model = Toy()
-    norm = Optimiser(model, OptimiserConfig(clip_norm=1.0), STEPS).update(1e6 * loss_of(model, 0))
+    norm = step(Optimiser(model, OptimiserConfig(clip_norm=1.0), STEPS), 1e6 * loss_of(model, 0))
     assert norm > 1e4
     assert all(p.detach().isfinite().all() for p in model.parameters())
 
@@ -115,9 +121,9 @@ def test_the_moving_average_follows_by_hand() -> None:
     model = Toy()
     optimiser = Optimiser(model, OptimiserConfig(), STEPS, ema_decay=0.3)
     expected = model.head.weight.detach().clone()
-    for step in range(5):
-        optimiser.update(loss_of(model, step))
-        decay = min(0.3, (2 + step) / (11 + step))
+    for number in range(5):
+        step(optimiser, loss_of(model, number))
+        decay = min(0.3, (2 + number) / (11 + number))
         expected = decay * expected + (1 - decay) * model.head.weight.detach()
     assert torch.allclose(optimiser.average["head.weight"], expected, atol=1e-7)
 
@@ -133,9 +139,9 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted() -> None:
     model = Toy()
     optimiser = Optimiser(model, OptimiserConfig(), STEPS)
     before = weights_of(model)
-    optimiser.update(loss_of(model, 0) * math.nan)
+    step(optimiser, loss_of(model, 0) * math.nan)
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
-    assert (optimiser.step, optimiser.bad_steps) == (1, 1)
+    assert (optimiser.step, optimiser.bad_steps, optimiser.skipped) == (1, 1, 1)
 
 
 def test_a_good_step_forgives_the_bad_ones() -> None:
@@ -143,19 +149,20 @@ def test_a_good_step_forgives_the_bad_ones() -> None:
     optimiser = Optimiser(model, OptimiserConfig(), STEPS)
     for _ in range(3):
         for _ in range(MAX_BAD_STEPS - 1):
-            optimiser.update(loss_of(model, 0) * math.inf)
-        optimiser.update(loss_of(model, 0))
+            step(optimiser, loss_of(model, 0) * math.inf)
+        step(optimiser, loss_of(model, 0))
     assert optimiser.bad_steps == 0
+    assert optimiser.skipped == 3 * (MAX_BAD_STEPS - 1)
 
 
 def test_too_many_bad_steps_in_a_row_end_the_run_with_finite_weights() -> None:
     model = Toy()
     optimiser = Optimiser(model, OptimiserConfig(), STEPS, ema_decay=0.9)
-    optimiser.update(loss_of(model, 0))
+    step(optimiser, loss_of(model, 0))
     for _ in range(MAX_BAD_STEPS - 1):
-        optimiser.update(loss_of(model, 0) * math.nan)
+        step(optimiser, loss_of(model, 0) * math.nan)
     with pytest.raises(NotFinite, match=r"step 5: 5 steps in a row .* lower learning_rate"):
-        optimiser.update(loss_of(model, 0) * math.nan)
+        step(optimiser, loss_of(model, 0) * math.nan)
     assert all(value.isfinite().all() for value in optimiser.tensors().values())
 
 
@@ -166,19 +173,19 @@ def test_too_many_bad_steps_in_a_row_end_the_run_with_finite_weights() -> None:
 def test_a_restored_run_goes_on_bit_for_bit(stop: int) -> None:
     config = OptimiserConfig()
     whole = Optimiser(Toy(), config, STEPS, ema_decay=0.9)
-    for step in range(stop):
-        whole.update(loss_of(whole.model, step))
+    for number in range(stop):
+        step(whole, loss_of(whole.model, number))
     kept = {name: value.clone() for name, value in whole.tensors().items()}
-    for step in range(stop, STEPS):
-        whole.update(loss_of(whole.model, step))
+    for number in range(stop, STEPS):
+        step(whole, loss_of(whole.model, number))
 
     model = Toy()
     with torch.no_grad():
         model.head.weight.fill_(9.0)  # whatever it held is replaced
     resumed = Optimiser(model, config, STEPS, ema_decay=0.9)
-    resumed.restore(kept, stop)
-    for step in range(resumed.step, STEPS):
-        resumed.update(loss_of(model, step))
+    resumed.restore(kept, {"step": stop, "bad_steps": 0, "skipped": 0})
+    for number in range(resumed.step, STEPS):
+        step(resumed, loss_of(model, number))
     wanted, found = whole.tensors(), resumed.tensors()
     assert wanted.keys() == found.keys()
     assert all(torch.equal(wanted[name], found[name]) for name in wanted)
@@ -217,7 +224,7 @@ def test_layer_decay_slows_what_is_nearer_the_embeddings() -> None:
     before = weights_of(model)
     optimiser = Optimiser(model, OptimiserConfig(learning_rate=1e-3, layer_decay=0.5, warmup_share=0.0), steps=10)
     tokens, mask = torch.arange(8).view(2, 4), torch.ones(2, 4, dtype=torch.bool)
-    optimiser.update(nn.functional.cross_entropy(model(tokens, mask), torch.tensor([0, 1])))
+    step(optimiser, nn.functional.cross_entropy(model(tokens, mask), torch.tensor([0, 1])))
     moved = {name: float((p - before[name]).detach().abs().max()) for name, p in weights_of(model).items()}
     # AdamW's first step moves every parameter that has a gradient by the learning rate.
     for place, rate in {"head": 1e-3, "encoder.layers.2.feed_forward.expand": 1e-3, "encoder.norm": 1e-3,

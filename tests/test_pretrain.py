@@ -56,7 +56,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint every ten steps; the held-out share so large that some of the few sentences fall into it."""
-    monkeypatch.setattr(pretraining, "STEPS_BETWEEN_CHECKPOINTS", 10)
+    monkeypatch.setattr(pretraining, "STEPS_BETWEEN_EVALUATIONS", 10)
     monkeypatch.setattr(pretraining, "HELD_OUT_SHARE", 0.3)
 
 

@@ -42,7 +42,7 @@ def average(config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus, run_folde
         raise UsageError(f"average: a run does not fit [model]: {error}") from error
     model.load_state_dict({name: torch.stack([weights[name] for weights in runs]).mean(dim=0) for name in runs[0]})
     judge = Judge(encode_dev(config, tokenizer, corpus), config, hardware, run_folder)
-    with RunLog(run_folder, "fit", steps=0, done=0) as run_log:
+    with RunLog(run_folder, "fit", steps=0) as run_log:
         run_log.record(0, judge.consider(model.to(hardware.device), step=0))
 
 

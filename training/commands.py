@@ -5,41 +5,39 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.model.errors import ModelError
 from lengnuan.training.config import DataConfig, TrainConfig, load_config
 from lengnuan.training.data_commands import add_columns, add_data_commands, data_config, share
-from lengnuan.training.errors import TrainingError, UsageError
+from lengnuan.training.errors import ResumeDiffers, TrainingError, UsageError
+from lengnuan.training.stopping import stop_on_signals
 
 log = logging.getLogger("lengnuan.training")
-
-EXIT_INTERRUPTED = 75
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Parse and run one sub-command.
 
     Returns:
-        0 done, 2 usage, 3 data refused, 5 training collapsed, 6 not finite, 8 parity failed, 75 interrupted
-        (the same command goes on from the last checkpoint).
+        0 done, 1 a killed run ended differently (resume-proof), 2 usage, 3 data refused, 5 training collapsed,
+        6 not finite, 8 parity failed, 75 interrupted (the same command goes on from the last checkpoint).
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
     arguments = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
-        command(arguments)
+        with stop_on_signals():
+            command(arguments)
     except TrainingError as error:
         log.error("%s", error)
         return error.exit_code
     except (ModelError, OSError) as error:
         log.error("%s", error)
         return UsageError.exit_code
-    except KeyboardInterrupt:
-        log.error("interrupted: the same command goes on from the last checkpoint")
-        return EXIT_INTERRUPTED
     return 0
 
 
@@ -59,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         stage.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
         stage.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
         stage.set_defaults(command=command)
+    purpose = "kill a training at random moments and show that it ends as if nobody had"
+    _add_proof(commands.add_parser("resume-proof", help=purpose, description=purpose))
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
     purpose = "measure what bfloat16 does to a bundle's answers, and state it in its manifest"
     _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
@@ -102,6 +102,28 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _report(bundle: Path) -> Path:
     return bundle / "report" / "report.html"
+
+
+def _add_proof(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="the training; without it a small one on synthetic sentences")
+    parser.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
+    parser.add_argument("--output", type=Path, help="new folder for the runs; without it they are not kept")
+    parser.add_argument("--kills", type=int, default=5, metavar="N")
+    parser.add_argument("--seed", type=int, default=1, help="decides the moments")
+    parser.set_defaults(command=_prove)
+
+
+def _prove(arguments: argparse.Namespace) -> None:
+    from lengnuan.training.proof import own_config, prove
+
+    if arguments.output and arguments.output.exists():
+        raise UsageError(f"{arguments.output} is there already: choose another --output")
+    with TemporaryDirectory() as temporary:
+        folder = arguments.output or Path(temporary)
+        config = _config(arguments) if arguments.config else own_config(folder)
+        if not prove(config, folder, arguments.kills, arguments.seed, lambda line: sys.stdout.write(line + "\n")):
+            raise ResumeDiffers("a killed run ended differently from the undisturbed one; --output keeps both")
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:

@@ -129,8 +129,15 @@ class FitConfig(_Section):
     epochs: Annotated[float, Field(gt=0.0)] = 4  # 0.5: half of the rows, once
     min_steps: Positive = 300  # few rows get more epochs, up to this many steps
     batch_tokens: Positive = 4096
+    accumulate: Positive = 1  # batches that make one step together, exactly as one large batch would
+    class_weight: Literal["none", "balanced", "effective"] | tuple[Annotated[float, Field(gt=0.0)], ...] = "none"
+    focal_gamma: Annotated[float, Field(ge=0.0)] = 0.0  # above 0 rows that are answered well count less; often 2
     label_smoothing: Share = 0.05
     token_dropout: Share = 0.0  # of the tokens, hidden behind the mask id while training
+    dropout_samples: Positive = 1  # dropout masks before the head a row is answered with (Inoue 2019, arXiv:1905.09788)
+    r_drop: Annotated[float, Field(ge=0.0)] = 0.0  # weight of the difference between two passes; doubles the time
+    fgm_epsilon: Annotated[float, Field(ge=0.0)] = 0.0  # how far the embeddings are moved; doubles the time
+    fgm_parameter: str = "embeddings.tokens"  # what is moved: parameters with this in their name
     ema_decay: Share = 0.999
     evaluations_per_epoch: Positive = 2  # and fewer when `min_steps` adds epochs
     patience: Positive = 6  # evaluations without a better dev score before it stops
@@ -186,6 +193,10 @@ class TrainConfig(_Section):
         """What two sections say must go together."""
         if self.data.dev_share + self.data.test_share >= 1.0:
             raise ValueError("data.dev_share and data.test_share leave nothing to train on")
+        if not self.model.dropout and (self.fit.r_drop or self.fit.dropout_samples > 1):
+            raise ValueError(
+                "fit.r_drop and fit.dropout_samples do nothing without model.dropout: set it, or drop them"
+            )
         if self.pretrain.corpus and self.pretrain.max_tokens > self.model.max_tokens:
             raise ValueError(
                 f"pretrain.max_tokens {self.pretrain.max_tokens} is more than model.max_tokens {self.model.max_tokens}"

@@ -1,16 +1,24 @@
 """What can end a training command, each with its exit code.
 
 TrainingError
+├── ResumeDiffers        1   a run that was killed did not end like the one that was not
 ├── UsageError           2   a wrong option, config key or path
 ├── DataRefused          3   the data can't be trained on as it is
 ├── TrainingCollapsed    5   the model learnt nothing
 ├── NotFinite            6   loss or weights became NaN or infinite
-└── ParityFailed         8   the exported graph does not answer like the network
+├── ParityFailed         8   the exported graph does not answer like the network
+└── Interrupted         75   told to stop; the same command goes on
 """
 
 
 class TrainingError(Exception):
     """Ends the command with `exit_code` and its message; nothing already written is lost."""
+
+    exit_code = 1
+
+
+class ResumeDiffers(TrainingError):
+    """A run that was killed did not end like the one that was not."""
 
     exit_code = 1
 
@@ -43,3 +51,9 @@ class ParityFailed(TrainingError):
     """The exported graph does not answer like the network it was made from."""
 
     exit_code = 8
+
+
+class Interrupted(TrainingError):
+    """SIGTERM or Ctrl-C: a checkpoint is there, and the same command goes on from it."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h

@@ -1,4 +1,8 @@
-"""Writing a file so that a reader, or a run that is started again, sees all of it or nothing."""
+"""Writing a file so that a reader, or a run that is started again, sees all of it or nothing.
+
+Also after a power cut: what is written aside reaches the disk before it gets its name, and the name before anything
+that it replaces is gone.
+"""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +16,7 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text aside and put it in place of `path`."""
     aside = path.with_name(f".{path.name}.writing")
     aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
+    _put(aside, path)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -22,4 +26,19 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     save_file(own, aside, dict(metadata) if metadata else None)
     aside.chmod(0o644)  # safetensors makes it private, but who trains is often not who serves
+    _put(aside, path)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put(aside: Path, path: Path) -> None:
+    flush(aside)
     os.replace(aside, path)
+    flush(path.parent)

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +12,24 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn import functional as F
 
 from lengnuan.model.encoder import Classifier
 from lengnuan.model.tokenizer import MASK_ID, Tokenizer, cut
-from lengnuan.training.batches import Collator, Ragged, training_order
-from lengnuan.training.config import TrainConfig
+from lengnuan.training.adversarial import FastGradient
+from lengnuan.training.batches import Batch, Collator, Ragged, training_order
+from lengnuan.training.checkpoint import Checkpoints
+from lengnuan.training.config import FitConfig, TrainConfig
 from lengnuan.training.corpus import Corpus
 from lengnuan.training.data import Example
 from lengnuan.training.errors import TrainingCollapsed, UsageError
 from lengnuan.training.judge import BEST, Encoded, Judge, Selection
 from lengnuan.training.lesson import Lesson
+from lengnuan.training.losses import Objective, divergence, objective_for
 from lengnuan.training.memory import trim_memory
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
 from lengnuan.training.start import ENCODER, START, load_encoder
+from lengnuan.training.stopping import stop_point
 
 log = logging.getLogger(__name__)
 
@@ -84,45 +88,103 @@ def fit(
     rows, truncated = encode_texts(tokenizer, lesson.texts, config.model.max_tokens)
     begin = next((file for name in (ENCODER, START) if (file := run_folder / name).exists()), None)
     model = build_classifier(config, tokenizer, len(corpus.labels.names), begin).to(hardware.device)
-    batches = _all_batches(rows, config)
-    evaluate_every = max(1, int(len(batches) // (settings.epochs * settings.evaluations_per_epoch)))
-    optimiser = Optimiser(model, settings.optimiser, len(batches), settings.ema_decay)
+    steps, evaluations = plan_steps(rows, config)
+    optimiser = Optimiser(model, settings.optimiser, len(steps), settings.ema_decay)
     judge = Judge(encode_dev(config, tokenizer, corpus), config, hardware, run_folder)
-    judge.resume(optimiser)
-    _log_start(rows, truncated, len(batches), hardware)
+    run_log = RunLog(run_folder, "fit", steps=len(steps))
+    checkpoints = Checkpoints(run_folder / "fit-checkpoints", rows.identity(), optimiser, log=run_log, judge=judge)
+    checkpoints.resume()
+    _log_start(rows, truncated, len(steps), hardware)
     collate = Collator(rows, lesson.targets, hardware.device)
-    with RunLog(run_folder, "fit", steps=len(batches), done=optimiser.step) as run_log:
-        for indices in batches[optimiser.step :]:
-            if judge.out_of_patience():
+    exercise = Exercise(model, objective_for(settings, lesson.targets, hardware.device), settings, hardware)
+    with run_log, checkpoints:
+        for step in range(optimiser.step, len(steps) + 1):
+            if step in evaluations and step > run_log.judged:
+                run_log.record_judged(step, judge.evaluate(model, optimiser))
+                checkpoints.save()
+            if step == len(steps) or judge.out_of_patience():
                 break
-            batch = collate(indices)
-            token_ids = hide_tokens(batch.token_ids, settings.token_dropout)
-            with hardware.autocast():
-                logits = model(token_ids, batch.mask)
-            loss = F.cross_entropy(logits.float(), batch.targets, label_smoothing=settings.label_smoothing)
-            norm = optimiser.update(loss)
+            checkpoints.save_if_due()
+            stop_point()
+            batches = [collate(indices) for indices in steps[step]]
+            exercise.descend(batches, optimiser)
+            loss, norm = optimiser.update()
             trim_memory(optimiser.step)
-            run_log.step(optimiser.step, batch.tokens, {"loss": loss.item(), "best dev": judge.selection.best_score})
+            shown = {"loss": loss, "best dev": judge.selection.best_score}
+            run_log.step(optimiser.step, np.concatenate(steps[step]), sum(batch.tokens for batch in batches), shown)
             if optimiser.step % 20 == 0:
-                run_log.record(optimiser.step, {"loss": loss.item(), "gradient_norm": norm})
-            if optimiser.step % evaluate_every == 0 or optimiser.step == len(batches):
-                run_log.record(optimiser.step, judge.evaluate(model, optimiser))
+                row = {"loss": loss, "gradient_norm": norm, "skipped_steps": optimiser.skipped}
+                run_log.record(optimiser.step, row)
     best = build_classifier(config, tokenizer, len(corpus.labels.names), None)
     selection = load_trained(best, run_folder / BEST, allow_collapsed=settings.allow_collapsed)
     return best.eval(), selection
 
 
-def _all_batches(rows: Ragged, config: TrainConfig) -> list[npt.NDArray[np.int64]]:
-    """The rows of every step of the run: `fit.epochs` epochs, or as many as `fit.min_steps` takes."""
+Step = list[npt.NDArray[np.int64]]  # the row numbers of each of its batches
+
+
+def plan_steps(rows: Ragged, config: TrainConfig) -> tuple[list[Step], set[int]]:
+    """The rows of every step of the run, and after which steps it is evaluated.
+
+    `fit.epochs` epochs, or as many as `fit.min_steps` takes, in steps of `fit.accumulate` batches; the last step takes
+    what is left.
+    """
     settings = config.fit
-    batches: list[npt.NDArray[np.int64]] = []
+    batches: Step = []
     epoch = 0
-    while epoch < settings.epochs or len(batches) < settings.min_steps:
+    while epoch < settings.epochs or len(batches) <= (settings.min_steps - 1) * settings.accumulate:
         order = training_order(rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
         part = min(1.0, settings.epochs - epoch)  # of this epoch; beyond the last, `min_steps` takes whole ones
         batches += order[: max(1, round(part * len(order)))] if part > 0 else order
         epoch += 1
-    return batches
+    steps = [batches[start : start + settings.accumulate] for start in range(0, len(batches), settings.accumulate)]
+    between = max(1, int(len(steps) // (settings.epochs * settings.evaluations_per_epoch)))
+    return steps, {*range(between, len(steps), between), len(steps)}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """How a step's gradient comes about: the forward passes that the settings ask for, and their loss."""
+
+    model: Classifier
+    objective: Objective
+    settings: FitConfig
+    hardware: Hardware
+
+    def descend(self, batches: list[Batch], optimiser: Optimiser) -> None:
+        """Add the gradient of the mean loss over the rows of all batches, however they were cut into batches.
+
+        Raises:
+            UsageError: adversarial training finds no parameter to move.
+        """
+        weights = [self.objective.weight(batch.targets) for batch in batches]
+        shares = [weight / sum(weights) for weight in weights]  # of rows, not of batches: batches differ in size
+        for batch, share in zip(batches, shares, strict=True):
+            optimiser.descend(share * self.loss(batch))
+        if self.settings.fgm_epsilon:
+            adversary = FastGradient(self.model, self.settings.fgm_parameter, self.settings.fgm_epsilon)
+            with adversary.moved():
+                for batch, share in zip(batches, shares, strict=True):
+                    optimiser.descend(share * self.loss(batch))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of one pass, or with `r_drop` the mean of two and what they differ by."""
+        token_ids = hide_tokens(batch.token_ids, self.settings.token_dropout)
+        targets = batch.targets.repeat(self.settings.dropout_samples, 1)
+        logits = self._answers(token_ids, batch.mask)
+        loss = self.objective(logits, targets)
+        if not self.settings.r_drop:
+            return loss
+        again = self._answers(token_ids, batch.mask)
+        differ = self.objective.mean(divergence(logits, again), targets)
+        return 0.5 * (loss + self.objective(again, targets)) + self.settings.r_drop * differ
+
+    def _answers(self, token_ids: Tensor, mask: Tensor) -> Tensor:
+        """Float32 [S B, K]: the answers under each of S dropout masks before the head."""
+        with self.hardware.autocast():
+            pooled = self.model.pool(token_ids, mask)
+            logits = [self.model.answer(pooled) for _ in range(self.settings.dropout_samples)]
+        return torch.cat(logits).float()
 
 
 def hide_tokens(token_ids: Tensor, share: float) -> Tensor:

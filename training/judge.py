@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,10 @@ from torch.nn import functional as F
 
 from lengnuan.model.encoder import Classifier
 from lengnuan.training.batches import Collator, Ragged, cut_by_tokens
-from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.files import write_tensors
 from lengnuan.training.optimise import Hardware, Optimiser
+from lengnuan.training.stopping import stop_point
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class Selection:
 
 
 class Judge:
-    """Evaluates the averaged weights on dev, keeps the best in `run_folder/best.safetensors`, and checkpoints."""
+    """Evaluates the averaged weights on dev and keeps the best in `run_folder/best.safetensors`."""
 
     def __init__(self, dev: dict[str, Encoded], config: TrainConfig, hardware: Hardware, run_folder: Path) -> None:
         self.selection = Selection()
@@ -57,22 +58,18 @@ class Judge:
         self._hardware = hardware
         self._run_folder = run_folder
 
-    def resume(self, optimiser: Optimiser) -> None:
-        """Continue from the newest checkpoint, if there is one."""
-        resumed = load_checkpoint(self._run_folder / "fit-checkpoints")
-        if resumed is not None:
-            tensors, state = resumed
-            optimiser.restore(tensors, int(state["step"]))
-            self.selection = Selection(**state["selection"])
-            log.info("fit: resumed at step %d of %d", optimiser.step, optimiser.steps)
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint: how the best weights so far were chosen."""
+        return asdict(self.selection)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there; the best weights themselves are in the run folder."""
+        self.selection = Selection(**state)
 
     def evaluate(self, model: Classifier, optimiser: Optimiser) -> dict[str, float]:
         """Score on dev; returns `dev_loss`, `dev_accuracy` and `dev_macro_f1`, each the mean over the sources."""
         with optimiser.averaged():
-            scores = self.consider(model, optimiser.step)
-        state = {"selection": asdict(self.selection)}
-        save_checkpoint(self._run_folder / "fit-checkpoints", optimiser.step, optimiser.tensors(), state)
-        return scores
+            return self.consider(model, optimiser.step)
 
     def consider(self, model: Classifier, step: int) -> dict[str, float]:
         """Score these weights on dev and keep them if they are the best so far; returns the scores of `evaluate`."""
@@ -135,12 +132,17 @@ def has_collapsed(labels: npt.NDArray[np.int64], answers: npt.NDArray[np.int64],
 
 @torch.no_grad()
 def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardware) -> npt.NDArray[np.float32]:
-    """Logits of every row in evaluation mode: float32 [N, K]. Leaves the model in the mode it was in."""
+    """Logits of every row in evaluation mode: float32 [N, K]. Leaves the model in the mode it was in.
+
+    Raises:
+        Interrupted: a signal asked for it while there was a batch to go.
+    """
     was_training = model.training
     model.eval()
     logits = np.zeros((len(rows), model.head.out_features), dtype=np.float32)
     collate = Collator(rows, None, hardware.device)
     for indices in cut_by_tokens(np.argsort(rows.lengths, kind="stable"), rows.lengths, batch_tokens):
+        stop_point()
         batch = collate(indices)
         with hardware.autocast():
             logits[indices] = model(batch.token_ids, batch.mask).float().cpu().numpy()

@@ -104,16 +104,23 @@ class Optimiser:
         self.config = config
         self.steps = steps
         self.step = 0
-        self.bad_steps = 0
+        self.bad_steps = 0  # in a row
+        self.skipped = 0  # in all
         self._ema_decay = ema_decay
         self._named = dict(model.named_parameters())
         self._adamw = torch.optim.AdamW(
             _groups(model, config), lr=config.learning_rate, betas=(0.9, config.beta2), fused=True
         )
         self.average = {name: p.detach().clone() for name, p in self._named.items()} if ema_decay else {}
+        self._loss = 0.0
 
-    def update(self, loss: Tensor) -> float:
-        """Backward, clip, step; returns the norm of the gradient before clipping.
+    def descend(self, loss: Tensor) -> None:
+        """Add the gradient of `loss` to what the next `update` follows: one batch, or a part of one."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._loss += float(loss.detach())
+
+    def update(self) -> tuple[float, float]:
+        """Clip, step; returns the sum of the losses, and the norm of the gradient before clipping.
 
         A step whose loss or gradient is not finite is skipped and counted.
 
@@ -123,12 +130,13 @@ class Optimiser:
         rate = learning_rate_at(self.step, self.steps, self.config)
         for group in self._adamw.param_groups:
             group["lr"] = rate * group["rate_factor"]
-        loss.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(self._named.values(), self.config.clip_norm))
-        if math.isfinite(norm) and math.isfinite(float(loss.detach())):
+        loss, self._loss = self._loss, 0.0
+        if math.isfinite(norm) and math.isfinite(loss):
             self._adamw.step()
             self.bad_steps = 0
         else:
+            self.skipped += 1
             self.bad_steps += 1
             if self.bad_steps >= MAX_BAD_STEPS:
                 raise NotFinite(
@@ -137,7 +145,7 @@ class Optimiser:
         self._adamw.zero_grad(set_to_none=True)
         self.step += 1
         self._follow()
-        return norm
+        return loss, norm
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -172,10 +180,14 @@ class Optimiser:
                 found[f"adamw.{key}.{name}"] = value
         return found
 
+    def state(self) -> dict[str, int]:
+        """Everything else that it needs."""
+        return {"step": self.step, "bad_steps": self.bad_steps, "skipped": self.skipped}
+
     @torch.no_grad()
-    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Continue from what `tensors` returned at `step`."""
-        self.step = step
+    def restore(self, tensors: dict[str, Tensor], state: dict[str, int]) -> None:
+        """Continue from what `tensors` and `state` returned."""
+        self.step, self.bad_steps, self.skipped = (state[key] for key in ("step", "bad_steps", "skipped"))
         for name, p in self._named.items():
             p.copy_(tensors[f"model.{name}"])
             keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adamw.{key}.{name}" in tensors]

@@ -22,21 +22,22 @@ from lengnuan.model.encoder import MaskedLanguageModel
 from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import MASK_ID, Tokenizer
 from lengnuan.training.batches import Batch, Collator, Ragged, cut_by_tokens, training_order
-from lengnuan.training.checkpoint import load_checkpoint, save_checkpoint
+from lengnuan.training.checkpoint import Checkpoints
 from lengnuan.training.config import TrainConfig
-from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.errors import DataRefused
 from lengnuan.training.files import write_tensors
 from lengnuan.training.memory import trim_memory
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
 from lengnuan.training.splits import share_of
 from lengnuan.training.start import ENCODER, START, load_encoder
+from lengnuan.training.stopping import stop_point
 from lengnuan.training.whole_words import CONTINUES, NEVER_HIDDEN, STARTS, draw_per_word, encode_words
 
 log = logging.getLogger(__name__)
 
 HELD_OUT_SHARE = 0.01
-STEPS_BETWEEN_CHECKPOINTS = 500
+STEPS_BETWEEN_EVALUATIONS = 500
 
 
 def pretrain(
@@ -59,33 +60,43 @@ def pretrain(
     train, held_out = _windows(tokenizer, texts, config)
     candidates = np.union1d(train.rows.distinct(), held_out.rows.distinct())
     model = _build(config, tokenizer, torch.from_numpy(candidates.astype(np.int64)), run_folder).to(hardware.device)
-    orders = [
-        training_order(train.rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
-        for epoch in range(settings.epochs)
-    ]
-    optimiser = Optimiser(model, settings.optimiser, sum(map(len, orders)))
-    _log_start(model, train.rows, optimiser.steps, hardware)
-    checkpoints = run_folder / "pretrain-checkpoints"
-    identity = train.rows.identity()
-    _resume(checkpoints, identity, optimiser)
-    with RunLog(run_folder, "pretrain", steps=optimiser.steps, done=optimiser.step) as run_log:
-        for indices in [batch for order in orders for batch in order][optimiser.step :]:
-            batch, flags = train.batch(indices, hardware.device)
+    batches = _all_batches(train.rows, config)
+    optimiser = Optimiser(model, settings.optimiser, len(batches))
+    _log_start(model, train.rows, len(batches), hardware)
+    run_log = RunLog(run_folder, "pretrain", steps=len(batches))
+    checkpoints = Checkpoints(run_folder / "pretrain-checkpoints", train.rows.identity(), optimiser, log=run_log)
+    checkpoints.resume()
+    evaluations = {*range(0, len(batches), STEPS_BETWEEN_EVALUATIONS), len(batches)}
+    with run_log, checkpoints:
+        for step in range(optimiser.step, len(batches) + 1):
+            if step in evaluations and step > run_log.judged:
+                run_log.record_judged(step, _held_out_scores(model, held_out, config, hardware))
+                checkpoints.save()
+            if step == len(batches):
+                break
+            checkpoints.save_if_due()
+            stop_point()
+            batch, flags = train.batch(batches[step], hardware.device)
             with hardware.autocast():
                 loss = masked_loss(model, batch, flags, settings.mask_share)
-            norm = optimiser.update(loss)
-            shown = {"loss": float(loss.detach())}
+            optimiser.descend(loss)
+            shown = dict(zip(("loss", "gradient_norm"), optimiser.update(), strict=True))
             trim_memory(optimiser.step)
-            run_log.step(optimiser.step, batch.tokens, shown)
+            run_log.step(optimiser.step, batches[step], batch.tokens, {"loss": shown["loss"]})
             if optimiser.step % 50 == 0:
-                run_log.record(optimiser.step, shown | {"gradient_norm": norm})
-            if optimiser.step % STEPS_BETWEEN_CHECKPOINTS == 0 or optimiser.step == optimiser.steps:
-                unseen = held_out_loss(model, held_out, config, hardware)
-                run_log.record(optimiser.step, {"held_out_loss": unseen, "perplexity": math.exp(unseen)})
-                log.info("pretrain %d: held-out loss %.4f", optimiser.step, unseen)
-                save_checkpoint(checkpoints, optimiser.step, optimiser.tensors(), {"identity": identity})
+                run_log.record(optimiser.step, shown | {"skipped_steps": optimiser.skipped})
     write_tensors(result, model.encoder.state_dict())
     return result
+
+
+def _all_batches(rows: Ragged, config: TrainConfig) -> list[npt.NDArray[np.int64]]:
+    """The rows of every step of the run."""
+    settings = config.pretrain
+    orders = (
+        training_order(rows.lengths, settings.batch_tokens, seed=config.seed, epoch=epoch)
+        for epoch in range(settings.epochs)
+    )
+    return [indices for order in orders for indices in order]
 
 
 def _build(config: TrainConfig, tokenizer: Tokenizer, candidates: Tensor, run_folder: Path) -> MaskedLanguageModel:
@@ -95,16 +106,6 @@ def _build(config: TrainConfig, tokenizer: Tokenizer, candidates: Tensor, run_fo
     if (run_folder / START).exists():
         load_encoder(model.encoder, run_folder / START)
     return model
-
-
-def _resume(checkpoints: Path, identity: str, optimiser: Optimiser) -> None:
-    resumed = load_checkpoint(checkpoints)
-    if resumed is None:
-        return
-    tensors, state = resumed
-    if state["identity"] != identity:
-        raise UsageError(f"{checkpoints} are of another corpus: choose another --output, or remove them")
-    optimiser.restore(tensors, int(state["step"]))
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,14 @@ def masked_loss(model: MaskedLanguageModel, batch: Batch, flags: Tensor, mask_sh
     return F.cross_entropy(model(shown, batch.mask, hidden_at).float(), answers)
 
 
+def _held_out_scores(
+    model: MaskedLanguageModel, corpus: Maskable, config: TrainConfig, hardware: Hardware
+) -> dict[str, float]:
+    loss = held_out_loss(model, corpus, config, hardware)
+    log.info("pretrain: held-out loss %.4f", loss)
+    return {"held_out_loss": loss, "perplexity": math.exp(loss)}
+
+
 @torch.no_grad()
 def held_out_loss(model: MaskedLanguageModel, corpus: Maskable, config: TrainConfig, hardware: Hardware) -> float:
     """Mean masked loss over rows that are never trained on, the same masks each time."""
@@ -146,6 +155,7 @@ def held_out_loss(model: MaskedLanguageModel, corpus: Maskable, config: TrainCon
     with torch.random.fork_rng():  # training's own random numbers go on as if nothing had happened
         torch.manual_seed(0)
         for indices in cut_by_tokens(by_length, lengths, config.pretrain.batch_tokens):
+            stop_point()
             batch, flags = corpus.batch(indices, hardware.device)
             with hardware.autocast():
                 losses.append(masked_loss(model, batch, flags, config.pretrain.mask_share).item())

@@ -3,11 +3,16 @@
 import json
 import logging
 import math
+import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -19,20 +24,34 @@ SECONDS_BETWEEN_LINES = 30.0
 class RunLog:
     """Use as a context manager. A resumed run drops what an interrupted one wrote after its checkpoint.
 
+    `judged` is the step that was last evaluated: whether an evaluation is still owed.
+
     Args:
         folder: gets `metrics.jsonl` and `tensorboard/`.
         name: of the stage, in the bar and in every row.
         steps: how many there will be.
-        done: steps already behind a resumed run.
     """
 
-    def __init__(self, folder: Path, name: str, *, steps: int, done: int = 0) -> None:
+    def __init__(self, folder: Path, name: str, *, steps: int) -> None:
+        self.judged = 0
         self._path = folder / "metrics.jsonl"
         self._board_folder = folder / "tensorboard" / name
         self._name = name
         self._steps = steps
-        self._done = done
+        self._done = self._step = 0  # steps when it began, and now
+        self._rows = 0  # written by this stage
+        self._order = 0  # checksum of the numbers of all rows trained on so far, in their order
         self._tokens = 0
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs to go on writing the same; all rows before are on the disk then."""
+        os.fsync(self._file.fileno())
+        return {"judged": self.judged, "step": self._step, "rows": self._rows, "order": self._order}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there; before `with`."""
+        self.judged, self._step, self._rows, self._order = (state[key] for key in ("judged", "step", "rows", "order"))
+        self._done = self._step
 
     def __enter__(self) -> "RunLog":
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,18 +75,25 @@ class RunLog:
         self._board.close()
 
     def _kept_rows(self) -> list[str]:
+        """Those of other stages, and of this one as many as its checkpoint knows of."""
         rows = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        return [row for row in rows if not self._is_later(row)]
+        kept, own = [], 0
+        for row in rows:
+            own += self._is_own(row)
+            if not self._is_own(row) or own <= self._rows:
+                kept.append(row)
+        return kept
 
-    def _is_later(self, row: str) -> bool:
+    def _is_own(self, row: str) -> bool:
         try:
-            values = json.loads(row)
+            return bool(json.loads(row)["stage"] == self._name)
         except json.JSONDecodeError:  # the process was killed in the middle of a line
             return True
-        return bool(values["stage"] == self._name and values["step"] > self._done)
 
-    def step(self, step: int, tokens: int, shown: dict[str, float]) -> None:
-        """Move the bar to `step` (1-based); `tokens` were in it; `shown` stands behind the bar."""
+    def step(self, step: int, rows: npt.NDArray[np.int64], tokens: int, shown: dict[str, float]) -> None:
+        """Move the bar to `step` (1-based); it was trained on `rows`, which hold `tokens`; `shown` stands behind it."""
+        self._step = step
+        self._order = zlib.crc32(rows.tobytes(), self._order)
         self._tokens += tokens
         self._bar.update(step - self._bar.n)
         seconds = time.monotonic() - self._start
@@ -82,10 +108,19 @@ class RunLog:
             )
 
     def record(self, step: int, values: dict[str, float]) -> None:
-        """One row of metrics.jsonl (where JSON has no NaN or infinity, it says null) and TensorBoard."""
+        """One row of metrics.jsonl (where JSON has no NaN or infinity, it says null) and TensorBoard.
+
+        Each row also has the checksum of which rows were trained on so far, so two runs can be compared.
+        """
         rounded = {key: round(value, 6) if math.isfinite(value) else None for key, value in values.items()}
-        row = {"stage": self._name, "step": step} | rounded
+        row = {"stage": self._name, "step": step} | rounded | {"row_order": f"{self._order:08x}"}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+        self._rows += 1
         for key, value in values.items():
             self._board.add_scalar(key, value, step)
+
+    def record_judged(self, step: int, scores: dict[str, float]) -> None:
+        """The row of an evaluation, which is then no longer owed."""
+        self.record(step, scores)
+        self.judged = step

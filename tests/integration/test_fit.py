@@ -14,13 +14,13 @@ from lengnuan.training.config import ModelConfig, TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.errors import TrainingCollapsed, UsageError
 from lengnuan.training.fit import (
-    _all_batches,
     build_classifier,
     encode_examples,
     encode_texts,
     fit,
     hide_tokens,
     load_trained,
+    plan_steps,
 )
 from lengnuan.training.judge import predict
 from lengnuan.training.lesson import labelled_lesson
@@ -85,10 +85,10 @@ def test_an_interrupted_run_ends_with_the_same_weights(
     fit(config, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path / "whole", hardware)
     original = Optimiser.update
 
-    def stop_midway(optimiser: Optimiser, loss: torch.Tensor) -> float:
+    def stop_midway(optimiser: Optimiser) -> tuple[float, float]:
         if optimiser.step == 2 * optimiser.steps // 3:
             raise KeyboardInterrupt
-        return original(optimiser, loss)
+        return original(optimiser)
 
     with monkeypatch.context() as patch:
         patch.setattr(Optimiser, "update", stop_midway)
@@ -149,11 +149,11 @@ def test_label_smoothing_is_what_it_says(
     expected = ((1 - smoothing) * chosen + smoothing * minus_log.mean(dim=1)).mean().item()
     losses: list[float] = []
 
-    def stop_at_once(optimiser: Optimiser, loss: torch.Tensor) -> float:
+    def stop_at_once(optimiser: Optimiser, loss: torch.Tensor) -> None:
         losses.append(loss.item())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Optimiser, "update", stop_at_once)
+    monkeypatch.setattr(Optimiser, "descend", stop_at_once)
     with pytest.raises(KeyboardInterrupt):
         fit(settings, tokenizer, corpus, labelled_lesson(corpus.train, 2), tmp_path, choose_hardware(settings))
     assert losses == pytest.approx([expected], rel=1e-5)
@@ -186,9 +186,9 @@ def test_the_last_epoch_may_be_a_part(
     prepared: tuple[TrainConfig, Tokenizer, Corpus], epochs: float, steps: int
 ) -> None:
     rows = Ragged([[1] * 8] * 40)
-    batches = _all_batches(rows, changed(prepared[0], epochs=epochs, min_steps=1, batch_tokens=32))
-    assert len(batches) == steps
-    first = np.concatenate(batches[:10])
+    planned, _ = plan_steps(rows, changed(prepared[0], epochs=epochs, min_steps=1, batch_tokens=32))
+    assert len(planned) == steps
+    first = np.concatenate([indices for step in planned[:10] for indices in step])
     assert len(set(first.tolist())) == len(first)
 
 
