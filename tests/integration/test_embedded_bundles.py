@@ -27,7 +27,7 @@ pytestmark = pytest.mark.integration
 
 TEXT = "这部电影虽然前半段节奏很慢，但结尾非常精彩"
 OTHERS = [f"第{n}次来，{'房间很干净' if n % 2 else '味道一般，' * n}" for n in range(1, 32)]
-MEGABYTES = {"default": 30}  # every embedded bundle, and how large it may be
+MEGABYTES = {"default": 30, "tiny": 6}  # every embedded bundle, and how large it may be
 
 
 @pytest.fixture(scope="module", params=MEGABYTES)
