@@ -1,5 +1,6 @@
 """OpenVINO: the same graph on a CPU, in float32 or in bfloat16. The package is imported only when it is asked for."""
 
+import functools
 import sys
 import threading
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ class OpenVinoEngine:
         max_tokens: int = 0,
         workers: int = 1,
     ) -> None:
-        core = _import_openvino().Core()
+        core = _core(_import_openvino())
         if precision == "bfloat16" and not _has_bfloat16(core):
             raise EngineUnavailable(
                 f"precision bfloat16: {processor()} has no bfloat16 arithmetic (AVX512-BF16 or AMX-BF16): use float32"
@@ -124,7 +125,7 @@ def openvino_version() -> str:
 
 def processor() -> str:
     """What OpenVINO calls this machine's CPU; raises `EngineUnavailable` when it is not installed."""
-    return str(_import_openvino().Core().get_property("CPU", "FULL_DEVICE_NAME"))
+    return str(_core(_import_openvino()).get_property("CPU", "FULL_DEVICE_NAME"))
 
 
 def _cut_off_head(graph: Any) -> Any:
@@ -195,6 +196,16 @@ def _properties(precision: ComputeType, threads: int, streams: int) -> dict[str,
 def _has_bfloat16(core: Any) -> bool:
     """In hardware. Where it is not, OpenVINO would round as bfloat16 does and be slower than float32."""
     return "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+@functools.cache
+def _core(openvino: ModuleType) -> Any:
+    """The one `Core` of this process, never given up.
+
+    Its CPU plugin gives the thread that opens it another stack for signals, and frees that stack at its end. With
+    several, one after the other, a stack that is gone is put back, and the next signal ends the process (2026.4.1).
+    """
+    return openvino.Core()
 
 
 def _import_openvino() -> ModuleType:

@@ -57,7 +57,7 @@ def test_float32_answers_are_those_of_onnxruntime(
 @installed
 def test_int8_matrices_are_unpacked_but_not_the_embeddings() -> None:
     openvino = openvino_engine._import_openvino()
-    graph = openvino.Core().read_model(str(DEFAULT_BUNDLE / "model.onnx"))
+    graph = openvino_engine._core(openvino).read_model(str(DEFAULT_BUNDLE / "model.onnx"))
 
     def stored_as_int8(kind: str) -> int:
         """Nodes of a kind with an operand that is int8 times a scale."""
@@ -236,3 +236,15 @@ def test_nothing_is_reported_to_the_maker_of_the_runtime(tmp_path: Path, tiny_bu
     assert "openvino" in run.stdout.split()
     assert [name for name in run.stdout.split() if "telemetry" in name] == []
     assert list(tmp_path.rglob("*")) == []
+
+
+@installed
+def test_a_signal_is_survived_after_engines_have_come_and_gone(tiny_bundle: Path) -> None:
+    code = (
+        "import os, pathlib, signal; import lengnuan.model.openvino_engine as e; "
+        f"file = pathlib.Path({str(tiny_bundle)!r}) / 'model.onnx'; "
+        "first, second = (e.OpenVinoEngine(file, threads=1) for _ in range(2)); del first; del second; "
+        "signal.signal(signal.SIGTERM, lambda *_: print('handled')); os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
