@@ -57,7 +57,7 @@ class OpenVinoEngine:
         max_tokens: int = 0,
         workers: int = 1,
     ) -> None:
-        core = _core(_import_openvino())
+        core = _runtime(_import_openvino())
         if precision == "bfloat16" and not _has_bfloat16(core):
             raise EngineUnavailable(
                 f"precision bfloat16: {processor()} has no bfloat16 arithmetic (AVX512-BF16 or AMX-BF16): use float32"
@@ -125,7 +125,7 @@ def openvino_version() -> str:
 
 def processor() -> str:
     """What OpenVINO calls this machine's CPU; raises `EngineUnavailable` when it is not installed."""
-    return str(_core(_import_openvino()).get_property("CPU", "FULL_DEVICE_NAME"))
+    return str(_runtime(_import_openvino()).get_property("CPU", "FULL_DEVICE_NAME"))
 
 
 def _cut_off_head(graph: Any) -> Any:
@@ -199,7 +199,7 @@ def _has_bfloat16(core: Any) -> bool:
 
 
 @functools.cache
-def _core(openvino: ModuleType) -> Any:
+def _runtime(openvino: ModuleType) -> Any:
     """The one `Core` of this process, never given up.
 
     Its CPU plugin gives the thread that opens it another stack for signals, and frees that stack at its end. With

@@ -57,7 +57,7 @@ def test_float32_answers_are_those_of_onnxruntime(
 @installed
 def test_int8_matrices_are_unpacked_but_not_the_embeddings() -> None:
     openvino = openvino_engine._import_openvino()
-    graph = openvino_engine._core(openvino).read_model(str(DEFAULT_BUNDLE / "model.onnx"))
+    graph = openvino_engine._runtime(openvino).read_model(str(DEFAULT_BUNDLE / "model.onnx"))
 
     def stored_as_int8(kind: str) -> int:
         """Nodes of a kind with an operand that is int8 times a scale."""
