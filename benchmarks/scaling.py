@@ -130,9 +130,8 @@ def _measure(
         figures.setdefault("resident_mb" if alone else f"resident_mb_{len(cores)}_cores", []).append(
             service.resident_mb()
         )
-    direct = _direct()
-    if alone and direct.installed():
-        with running(direct, arguments.bundle, *cores) as server:
+    if alone:
+        with running(_direct(), arguments.bundle, *cores) as server:
             for _ in range(arguments.rounds):
                 figures.setdefault("direct_p50_ms", []).append(
                     _put(server, Case(CLIENTS, 1, clients=1), arguments.seconds)["p50_ms"]
@@ -148,7 +147,7 @@ def _service(threads: int) -> Server:
 def _direct() -> Server:
     """The same engine behind FastAPI, each request by itself: what batching must not cost a lone caller."""
     command = ("benchmarks/peers/fastapi_server.py", "--port", "{port}", "--bundle", "{bundle}")
-    return Server("direct", "fastapi", (*command, "--engine", "openvino", "--precision", _precision()), "", ())
+    return Server("direct", "", (*command, "--engine", "openvino", "--precision", _precision()), "", ())
 
 
 def _engine_alone(bundle: Bundle, core: int) -> Callable[[], float]:
