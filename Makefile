@@ -58,6 +58,7 @@ teachers: $(ALL)
 
 # The first release's embedded bundle, out of the history, with the sub-words that these texts use at least 80 times.
 runs/small: | $(ALL)
+	@test -n "$(DATA)" || { echo "give DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
 	mkdir -p runs/first
 	git archive 7bf03a6 model/bundles/default | tar -x -C runs/first --strip-components=3
 	$(TRAIN) import runs/first --output $@ --corpus $(CORPUS) --min-count 80
