@@ -16,9 +16,10 @@ import os
 import random
 import statistics
 import sys
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,16 @@ def _client_limits(arguments: argparse.Namespace, core: int) -> dict[str, float]
 def _start(stack: contextlib.ExitStack, server: Server, arguments: argparse.Namespace, core: int) -> Record:
     print(f"starting {server.name}", file=sys.stderr, flush=True)
     started = stack.enter_context(running(server, arguments.bundle, core))
+    if server.name == OURS:
+        started.server = replace(server, precision=_stated_precision(started.port))
     started.pause()
     return Record(started, sentences(), reviews(arguments.data) if arguments.data else joined_sentences())
+
+
+def _stated_precision(port: int) -> str:
+    """What Lengnuan computes in, as it says itself."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=10) as reply:
+        return str(json.load(reply)["data"][0]["precision"]["compute"])
 
 
 def _take_turn(record: Record, load: str, seconds: float, reference: Reference) -> None:

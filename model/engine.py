@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 Device = Literal["auto", "cpu", "cuda"]
 Logits = npt.NDArray[np.float32]
+# Rows of the same number of steps cost the same together: in bfloat16 batches are widened to a multiple of it, because
+# some texts get another answer at widths between (measured: docs/decisions.md).
+WIDTH_STEP = 16
 
 
 class Engine(Protocol):

@@ -13,17 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lengnuan.model.bundle import ComputeType
-from lengnuan.model.engine import Logits
+from lengnuan.model.engine import WIDTH_STEP, Logits
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.threads import usable_cpus
 
 HINTS: dict[ComputeType, str] = {"float32": "f32", "bfloat16": "bf16"}
 # Nothing here converts models, and this part of the package loads the code that reports usage to its maker.
 CONVERTER = "openvino.tools.ovc"
-
-
-# In bfloat16 some texts get another answer at widths between these (measured: docs/decisions.md).
-WIDTH_STEP = 16
 
 
 class OpenVinoEngine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from lengnuan.model.engine import Logits
+from lengnuan.model.engine import WIDTH_STEP, Logits
 from lengnuan.service.errors import ServiceError
 
 CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
@@ -24,6 +24,8 @@ class Limits:
         max_rows: rows in a batch.
         max_tokens: padded tokens in a batch: rows times the longest.
         max_padding_share: part of the padded tokens that may be padding.
+        enough_tokens: from this many padded tokens on, a batch keeps to one width: a row that is wider or narrower by a
+            `WIDTH_STEP` costs more as padding than it saves as company.
         queue_items: rows that may wait.
         queue_tokens: tokens that may wait, without padding.
     """
@@ -31,6 +33,7 @@ class Limits:
     max_rows: int
     max_tokens: int
     max_padding_share: float
+    enough_tokens: int
     queue_items: int
     queue_tokens: int
 
@@ -79,7 +82,8 @@ class Batch:
 def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
     """Choose the rows that run next.
 
-    The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch.
+    The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch:
+    those of its width as many as fit, others only as long as there is too little for the engine to do.
     Of rows with the same ids one goes, for all of them. Rows whose caller is gone or whose deadline has passed are
     dropped. Takes nothing out of `pending`.
 
@@ -98,7 +102,7 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
     rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
     keys = {oldest.key}
     reason: CloseReason = "idle"
-    for item in sorted(others, key=lambda other: abs(len(other.ids) - len(oldest.ids))):
+    for item in sorted(others, key=lambda other: _distance(oldest, other)):
         if item.key in keys:
             continue
         if len(rows) == limits.max_rows:
@@ -106,12 +110,20 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
             break
         length = len(item.ids)
         padded = max(longest, length) * (len(rows) + 1)
+        enough = longest * len(rows) >= limits.enough_tokens
         if padded > limits.max_tokens:
             reason = "full_tokens"
-        elif padded - real - length > limits.max_padding_share * padded:
+        elif padded - real - length > limits.max_padding_share * padded or (enough and _distance(oldest, item)[0]):
             reason = "lengths"
         else:
             rows.append(item)
             keys.add(item.key)
             longest, real = max(longest, length), real + length
     return Batch(rows, dropped, reason)
+
+
+def _distance(one: Pending, other: Pending) -> tuple[int, int]:
+    """How far two rows are apart, in steps of width and then in tokens."""
+    lengths = len(one.ids), len(other.ids)
+    widths = [-(-length // WIDTH_STEP) for length in lengths]
+    return abs(widths[0] - widths[1]), abs(lengths[0] - lengths[1])

@@ -40,6 +40,8 @@ LongRule = OnLong | Cutting
 WAYS_OUT = "on_long=truncate would keep its head and tail, on_long=window read all of it in overlapping windows"
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
+# For a core: 128 tokens take 7 times as long as a batch takes over its tokens' price (docs/decisions.md).
+ENOUGH_TOKENS = 128
 # Answers cost about 15 microseconds each: 2 ms.
 ANSWERS_AT_ONCE = 128
 
@@ -106,7 +108,7 @@ class ServedModel:
         self.engine = engine
         # As long-lived as the model: another bundle starts with none of these answers.
         cache = LogitsCache(settings.cache_size)
-        self.batcher = Batcher(engine, _limits(settings), metrics, threads, cache)
+        self.batcher = Batcher(engine, _limits(settings, engine), metrics, threads, cache)
         metrics.cache_items.set_function(cache.__len__)
         self._max_chars = settings.max_chars
         self._metrics = metrics
@@ -245,11 +247,13 @@ class ServedModel:
         return answer
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings, engine: Engine) -> Limits:
     return Limits(
         max_rows=settings.max_batch_rows,
         max_tokens=settings.max_batch_tokens,
         max_padding_share=settings.max_padding_share,
+        # A GPU wants all it can get, as long as nobody has measured better.
+        enough_tokens=ENOUGH_TOKENS if engine.provider == "cpu" else settings.max_batch_tokens,
         queue_items=settings.queue_items,
         queue_tokens=settings.queue_tokens,
     )

@@ -13,7 +13,7 @@ from lengnuan.service.cache import LogitsCache
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.threads import EngineThreads
 
-LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
+LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, enough_tokens=32, queue_items=16, queue_tokens=200)
 POISON_ID, NAN_ID = 200, 201
 
 

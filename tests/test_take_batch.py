@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lengnuan.service.batching import Limits, Pending, take_batch
 
-LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, queue_items=16, queue_tokens=200)
+LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, enough_tokens=32, queue_items=16, queue_tokens=200)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +109,21 @@ def test_no_batch_passes_a_limit_and_nothing_starves(sizes: list[int], max_rows:
         assert max(lengths(rows)) * len(rows) <= limits.max_tokens
         left = [row for row in left if row not in rows]
     assert not left
+
+
+def test_a_batch_with_enough_in_it_keeps_to_one_width(loop: asyncio.AbstractEventLoop) -> None:
+    limits = replace(LIMITS, max_rows=64, max_tokens=4096, enough_tokens=128)
+    batch = take_batch(waiting(loop, 30, 33, 31, 12, 29, 17, 30, 16), limits, 0.0)
+    assert lengths(batch.rows) == [30, 30, 31, 29, 17]  # all of 17 to 32 tokens, none that would be padded to 48
+    assert batch.reason == "lengths"
+
+
+def test_a_batch_with_too_little_in_it_takes_rows_of_other_widths(loop: asyncio.AbstractEventLoop) -> None:
+    limits = replace(LIMITS, max_rows=64, max_tokens=4096, enough_tokens=128)
+    batch = take_batch(waiting(loop, 30, 33, 31), limits, 0.0)
+    assert lengths(batch.rows) == [30, 31, 33]
+
+
+def test_rows_of_the_oldest_rows_width_come_before_nearer_ones_of_another(loop: asyncio.AbstractEventLoop) -> None:
+    limits = replace(LIMITS, max_rows=2, max_tokens=4096, enough_tokens=128)
+    assert lengths(take_batch(waiting(loop, 32, 33, 25), limits, 0.0).rows) == [32, 25]
