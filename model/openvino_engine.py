@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lengnuan.model.bundle import ComputeType
 from lengnuan.model.engine import WIDTH_STEP, Logits
 from lengnuan.model.errors import EngineUnavailable
+from lengnuan.model.openvino_graph import cut_off_head, pack_tokens, packing, unpack_matrices
 from lengnuan.model.threads import usable_cpus
 
 HINTS: dict[ComputeType, str] = {"float32": "f32", "bfloat16": "bf16"}
@@ -24,6 +25,8 @@ CONVERTER = "openvino.tools.ovc"
 
 class OpenVinoEngine:
     """OpenVINO on the CPU.
+
+    Only attention and pooling see padding; the rest runs on the real tokens alone (`pack_tokens`).
 
     In bfloat16 only the encoder is; mean pooling and the linear layer after it stay in float32, and batches are widened
     to a multiple of `WIDTH_STEP`. So a text gets the same answer whatever stands beside it (docs/decisions.md).
@@ -53,7 +56,8 @@ class OpenVinoEngine:
         max_tokens: int = 0,
         workers: int = 1,
     ) -> None:
-        core = _runtime(_import_openvino())
+        openvino = _import_openvino()
+        core = _runtime(openvino)
         if precision == "bfloat16" and not _has_bfloat16(core):
             raise EngineUnavailable(
                 f"precision bfloat16: {processor()} has no bfloat16 arithmetic (AVX512-BF16 or AMX-BF16): use float32"
@@ -66,8 +70,9 @@ class OpenVinoEngine:
         self._calls = 0
         try:
             graph = core.read_model(str(model_file))
-            _unpack_matrices(graph)
-            head = _cut_off_head(graph) if precision == "bfloat16" else None
+            unpack_matrices(openvino, graph)
+            self.packs = pack_tokens(openvino, graph)
+            head = cut_off_head(openvino, graph) if precision == "bfloat16" else None
             parts: list[tuple[Any, ComputeType]] = [(graph, precision)]
             if head is not None:
                 parts.append((head, "float32"))
@@ -89,10 +94,13 @@ class OpenVinoEngine:
         with self._lock:
             alone = self._calls == 0
             self._calls += 1
+        inputs: dict[str, Any] = {"token_ids": token_ids, "mask": mask}
+        if self.packs:
+            inputs |= packing(mask)
         # Whoever began alone keeps all threads to the end; a call that begins meanwhile is not the only one.
         lane = self._alone if alone or self.workers == 1 else self._shared.get()
         try:
-            return lane.run({"token_ids": token_ids, "mask": mask})
+            return lane.run(inputs)
         finally:
             if lane is not self._alone:
                 self._shared.put(lane)
@@ -122,51 +130,6 @@ def openvino_version() -> str:
 def processor() -> str:
     """What OpenVINO calls this machine's CPU; raises `EngineUnavailable` when it is not installed."""
     return str(_runtime(_import_openvino()).get_property("CPU", "FULL_DEVICE_NAME"))
-
-
-def _cut_off_head(graph: Any) -> Any:
-    """Take the last matrix product and what follows it out of a graph, in place.
-
-    OpenVINO chooses the kernel of that product by the number of rows, and would round its result to bfloat16.
-
-    Returns:
-        That part as a graph of its own, from the pooled vectors float32 [B, C] to the logits; None, and the graph as it
-        was, where the last product does not take one vector a text.
-    """
-    openvino = _import_openvino()
-    product = [node for node in graph.get_ordered_ops() if node.get_type_name() == "MatMul"][-1:]
-    if not product or product[0].input_value(0).get_partial_shape().rank != 2:
-        return None
-    pooled = product[0].input_value(0)
-    entry = openvino.opset13.parameter(pooled.get_partial_shape(), openvino.Type.f32)
-    product[0].input(0).replace_source_output(entry.output(0))
-    head = openvino.Model(graph.get_results(), [entry], "head")
-    for result in graph.get_results():
-        graph.remove_result(result)
-    graph.add_results([openvino.opset13.result(pooled)])
-    return head
-
-
-def _unpack_matrices(graph: Any) -> None:
-    """Put matrices that are stored as int8 and a scale into the graph as the float32 that they stand for, in place.
-
-    Or else OpenVINO keeps them as int8 and unpacks them again for every batch (docs/decisions.md). The embeddings stay
-    as they are: of those only the rows that are looked up get unpacked.
-    """
-    constant = _import_openvino().opset13.constant
-    for node in graph.get_ordered_ops():
-        if node.get_type_name() != "MatMul":
-            continue
-        product = node.input_value(1).get_node()
-        if product.get_type_name() != "Multiply":
-            continue
-        cast, scale = (product.input_value(i).get_node() for i in range(2))
-        if cast.get_type_name() != "Convert" or scale.get_type_name() != "Constant":
-            continue
-        stored = cast.input_value(0).get_node()
-        if stored.get_type_name() == "Constant":
-            matrix = constant(stored.data.astype(np.float32) * scale.data)
-            node.input(1).replace_source_output(matrix.output(0))
 
 
 def _compiled(core: Any, graph: Any, precision: ComputeType, threads: int, streams: int) -> Any:

@@ -40,7 +40,7 @@ LongRule = OnLong | Cutting
 WAYS_OUT = "on_long=truncate would keep its head and tail, on_long=window read all of it in overlapping windows"
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
-# For a core: 128 tokens take 7 times as long as a batch takes over its tokens' price (docs/decisions.md).
+# 128 tokens take a core several times as long as a batch costs over its tokens' price (docs/decisions.md).
 ENOUGH_TOKENS = 128
 # Answers cost about 15 microseconds each: 2 ms.
 ANSWERS_AT_ONCE = 128
@@ -252,11 +252,15 @@ def _limits(settings: Settings, engine: Engine) -> Limits:
         max_rows=settings.max_batch_rows,
         max_tokens=settings.max_batch_tokens,
         max_padding_share=settings.max_padding_share,
-        # A GPU wants all it can get, as long as nobody has measured better.
-        enough_tokens=ENOUGH_TOKENS if engine.provider == "cpu" else settings.max_batch_tokens,
+        enough_tokens=_enough_tokens(engine, settings.max_batch_tokens),
         queue_items=settings.queue_items,
         queue_tokens=settings.queue_tokens,
     )
+
+
+def _enough_tokens(engine: Engine, most: int) -> int:
+    """Where it pads, a CPU is busy enough with `ENOUGH_TOKENS`; a GPU wants all it can get, until somebody measures."""
+    return most if engine.packs or engine.provider != "cpu" else ENOUGH_TOKENS
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:

@@ -16,6 +16,7 @@ from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.model.engine import OnnxEngine, replay_golden
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.openvino_engine import OpenVinoEngine
+from lengnuan.model.openvino_graph import unpack_matrices
 from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import PAD_ID
 
@@ -69,7 +70,7 @@ def test_int8_matrices_are_unpacked_but_not_the_embeddings() -> None:
 
     layers = Bundle.load(DEFAULT_BUNDLE).manifest.encoder["layers"]
     assert stored_as_int8("MatMul") >= 4 * layers
-    openvino_engine._unpack_matrices(graph)
+    unpack_matrices(openvino, graph)
     assert stored_as_int8("MatMul") == 0
     assert stored_as_int8("Gather") == 1
 
