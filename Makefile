@@ -72,17 +72,21 @@ default-bundle tiny-bundle: %-bundle: $(ALL)
 
 # The scripts of benchmarks/ that need no more than `make setup`; the other files there are what they import.
 WITH_PEERS := benchmarks/against_peers.py benchmarks/training.py
-BENCHMARKS := $(filter-out benchmarks/machine.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
+BENCHMARKS := $(filter-out benchmarks/machine.py benchmarks/goals.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 bench: $(ALL)
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script" >&2; exit 1; }
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; \
+	case $$script in */engine.py|*/scaling.py) options="$(if $(WRITE),--write)";; *) options=;; esac; \
+	$(BIN)/python $$script $$options; done
+	@$(BIN)/python benchmarks/goals.py
 
 # Against other servers and another training loop, which are installed under runs/peers. DATA: reviews, in place of
 # built-in sentences; WRITE=1: into benchmarks/results.
 bench-peers: $(ALL)
 	@set -e; for script in $(WITH_PEERS); do echo "== $$script"; \
 	$(BIN)/python $$script --install $(if $(DATA),--data $(DATA)) $(if $(WRITE),--write); done
+	@$(BIN)/python benchmarks/goals.py
 
 # All that can be said of deploy/ without a cluster. Installs its tools under .cache, and Debian's prometheus if it is root.
 deploy-check: $(ALL)

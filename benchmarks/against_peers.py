@@ -19,7 +19,7 @@ import sys
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +258,7 @@ def _results(records: Sequence[Record], reference: Reference, limits: dict[str, 
         }
     cells = {load: {record.running.server.name: record.rounds[load] for record in records} for load in SHAPES}
     products = [name for name, facts in servers.items() if facts["product"] and name != OURS]
-    found = [asdict(goal) | {"verdict": goal.verdict} for goal in goals(cells, products)]
+    found = [goal.told() for goal in goals(cells, products)]
     return {
         "client_limits": limits,
         "texts_a_request": {load: size for load, (_, size) in SHAPES.items()},

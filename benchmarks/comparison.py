@@ -2,9 +2,10 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from goals import Goal, lines
 
 OURS = "Lengnuan"
 ASSEMBLY = "mosec + OpenVINO"
@@ -14,30 +15,6 @@ MIXED = "64 clients, mixed lengths"
 
 # Cells[load][server] = the figures of each round, in the same order for all servers.
 Cells = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A ratio that is wanted.
-
-    Args:
-        name: of what, where.
-        aim: what is wanted.
-        least: what has to be.
-        figure: what was found; None: not measured.
-    """
-
-    name: str
-    aim: float
-    least: float
-    figure: float | None
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        if self.figure is None:
-            return "not measured"
-        return "met" if self.figure >= self.aim else "at the least" if self.figure >= self.least else "not met"
 
 
 def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -97,10 +74,7 @@ def table(results: Mapping[str, Any]) -> Iterator[str]:
             speeds = f"{row['requests_s']:12.1f}{texts:9.0f}{row['p50_ms']:9.1f}{row['p99_ms']:9.1f}"
             yield f"  {name:24}{speeds}{row['errors']:8.0f}{times:>13}".rstrip()
     yield ""
-    yield f"{'goal':70}{'aim':>6}{'least':>7}{'found':>8}"
-    for goal in results["goals"]:
-        figure = "" if goal["figure"] is None else f"{goal['figure']:.2f}"
-        yield f"{goal['name']:70}{goal['aim']:6.1f}{goal['least']:7.1f}{figure:>8}  {goal['verdict']}"
+    yield from lines(Goal(goal["name"], goal["aim"], goal["least"], goal["figure"]) for goal in results["goals"])
 
 
 def plot(results: Mapping[str, Any], path: Path) -> None:

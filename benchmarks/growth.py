@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comparison import Goal
+from goals import Goal, lines
 
 CORES, LENGTHS, CLIENTS, LISTS = PANELS = ("cores", "characters a text", "clients", "texts a request")
 
@@ -74,10 +74,7 @@ def tables(points: Sequence[Point], figures: Mapping[str, float], wanted: Sequen
     for name, figure in figures.items():
         yield f"{name:30}{figure:10.1f}"
     yield ""
-    yield f"{'goal':66}{'aim':>6}{'least':>7}{'found':>8}"
-    for goal in wanted:
-        found = "" if goal.figure is None else f"{goal.figure:.2f}"
-        yield f"{goal.name:66}{goal.aim:6.2f}{goal.least:7.2f}{found:>8}  {goal.verdict}"
+    yield from lines(wanted)
 
 
 def plot(points: Sequence[Point], path: Path) -> None:

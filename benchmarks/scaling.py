@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uvloop
-from comparison import Goal
 from growth import CLIENTS, CORES, LENGTHS, LISTS, Point, goals, plot, tables
 from load import Load, NextRequest, put
 from machine import describe, has_bfloat16
@@ -93,13 +92,9 @@ def main() -> None:
     head = [machine, f"bundle {bundle.manifest.name} {bundle.version}, {_precision()}, {shape}"]
     print("\n".join([*head, *tables(points, medians, wanted)]))
     if arguments.write:
-        found = {"points": [asdict(p) for p in points], "figures": medians, "goals": list(map(_told, wanted))}
+        found = {"points": [asdict(p) for p in points], "figures": medians, "goals": [goal.told() for goal in wanted]}
         RESULTS.write_text(json.dumps({"head": head, **found}, indent=1) + "\n", encoding="utf-8")
         plot(points, RESULTS.with_suffix(".svg"))
-
-
-def _told(goal: Goal) -> dict[str, object]:
-    return asdict(goal) | {"verdict": goal.verdict}
 
 
 def _precision() -> str:
