@@ -72,7 +72,7 @@ default-bundle tiny-bundle: %-bundle: $(ALL)
 
 # The scripts of benchmarks/ that need no more than `make setup`; the other files there are what they import.
 WITH_PEERS := benchmarks/against_peers.py benchmarks/training.py
-BENCHMARKS := $(filter-out benchmarks/machine.py benchmarks/goals.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
+BENCHMARKS := $(filter-out benchmarks/machine.py benchmarks/goals.py benchmarks/capacity.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 bench: $(ALL)
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script" >&2; exit 1; }
