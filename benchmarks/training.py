@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from goals import Goal, lines
 from machine import describe, has_bfloat16
 from sentences import OPENINGS, joined_sentences, labelled_reviews
@@ -134,7 +135,8 @@ def summary(turns: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     rates = [[turn["tokens"] / turn["seconds"] for turn in pair] for pair in pairs]
     steps = STEPS_A_TURN * (len(pairs) + 1)
     losses = {name: [loss for turn in reports for loss in turn["losses"]][:steps] for name, reports in turns.items()}
-    thirds = {name: _thirds(curve) for name, curve in losses.items()}
+    rows = {name: [count for turn in reports for count in turn["rows"]][:steps] for name, reports in turns.items()}
+    thirds = {name: _thirds(curve, rows[name]) for name, curve in losses.items()}
     gap = thirds["fit"][-1] - thirds["Trainer"][-1]
     factor = statistics.median(ours / theirs for ours, theirs in rates)
     return {
@@ -150,9 +152,11 @@ def summary(turns: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     }
 
 
-def _thirds(curve: Sequence[float]) -> list[float]:
+def _thirds(curve: Sequence[float], rows: Sequence[int]) -> list[float]:
+    """Mean loss a row: steps of ours have few rows when those are long, and long rows are another matter."""
     size = len(curve) // 3
-    return [statistics.mean(curve[place * size : (place + 1) * size]) for place in range(3)]
+    parts = [slice(place * size, (place + 1) * size) for place in range(3)]
+    return [float(np.average(curve[part], weights=rows[part])) for part in parts]
 
 
 def _lines(results: dict[str, Any]) -> Iterator[str]:

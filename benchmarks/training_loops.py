@@ -76,6 +76,7 @@ class Turns:
     heard: TextIO
     tokens: int = 0
     losses: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
     since: float = 0.0
 
     def begin(self) -> None:
@@ -84,20 +85,20 @@ class Turns:
             raise SystemExit("whoever gave the turns is gone")
         self.since = time.process_time()
 
-    def step(self, tokens: int, loss: float) -> None:
-        """One step is done; real tokens and loss."""
+    def step(self, tokens: int, rows: int, loss: float) -> None:
+        """One step is done; real tokens, rows, and their mean loss."""
         self.tokens += tokens
         self.losses.append(loss)
+        self.rows.append(rows)
         if len(self.losses) == STEPS_A_TURN:
             self.report()
 
     def report(self) -> None:
         """Say what was done, and wait for the next turn."""
         seconds = time.process_time() - self.since
-        print(
-            json.dumps({"tokens": self.tokens, "losses": self.losses, "seconds": seconds}), file=self.said, flush=True
-        )
-        self.tokens, self.losses = 0, []
+        told = {"tokens": self.tokens, "losses": self.losses, "rows": self.rows, "seconds": seconds}
+        print(json.dumps(told), file=self.said, flush=True)
+        self.tokens, self.losses, self.rows = 0, [], []
         self.begin()
 
 
@@ -120,8 +121,8 @@ def run_ours(task: Task, turns: Turns) -> None:
 
         def __exit__(self, *_: object) -> None: ...
 
-        def step(self, _: int, __: Any, tokens: int, shown: dict[str, float]) -> None:
-            turns.step(tokens, shown["loss"])
+        def step(self, _: int, rows: Sequence[int], tokens: int, shown: dict[str, float]) -> None:
+            turns.step(tokens, len(rows), shown["loss"])
 
         def record(self, _: int, __: dict[str, float]) -> None: ...
 
@@ -205,11 +206,12 @@ def run_trainer(task: Task, turns: Turns) -> None:
     texts = [example.text for example in task.examples]
     encoded, _ = fitting.encode_texts(tokenizer, texts, task.config.model.max_tokens)
     rows = [{"ids": encoded[i].tolist(), "label": example.label} for i, example in enumerate(task.examples)]
-    counted = [0]
+    tokens, seen = [0], [0]
 
     def collate(batch: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         token_ids, mask = pad([row["ids"] for row in batch], PAD_ID)
-        counted[0] += int(mask.sum())
+        tokens[0] += int(mask.sum())
+        seen[0] += len(mask)
         labels = torch.tensor([row["label"] for row in batch])
         return {"input_ids": torch.from_numpy(token_ids), "attention_mask": torch.from_numpy(mask.astype(np.int64)),
                 "labels": labels}  # fmt: skip
@@ -222,8 +224,8 @@ def run_trainer(task: Task, turns: Turns) -> None:
 
         def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
             if "loss" in logs:
-                turns.step(counted[0], float(logs["loss"]))
-                counted[0] = 0
+                turns.step(tokens[0], seen[0], float(logs["loss"]))
+                tokens[0] = seen[0] = 0
 
     optimiser = task.config.fit.optimiser
     bfloat16 = choose_hardware(task.config).autocast_type is not None

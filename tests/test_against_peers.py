@@ -211,7 +211,9 @@ def test_the_trainer_begins_with_the_network_of_fit(training: Any) -> None:
 
 
 def turns(losses: Iterator[float], seconds: float) -> list[dict[str, Any]]:
-    return [{"tokens": 100, "seconds": seconds, "losses": [next(losses), next(losses)]} for _ in range(6)]
+    return [
+        {"tokens": 100, "seconds": seconds, "losses": [next(losses), next(losses)], "rows": [10, 30]} for _ in range(6)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +237,8 @@ def test_training_counts_only_with_the_same_loss(training: Any) -> None:
     assert good["tokens_s"] == {"fit": 100.0, "Trainer": 50.0}
     worse = training.summary({"fit": turns(iter([0.6] * 12), 1.0), "Trainer": turns(iter([0.5] * 12), 2.0)})
     assert (worse["ratio"], verdicts(worse)) == (2.0, ["met", "not met"])
+
+
+def test_a_step_of_few_rows_counts_less_in_the_loss(training: Any) -> None:
+    uneven = training.summary({"fit": turns(iter([1.0, 0.0] * 6), 1.0), "Trainer": turns(iter([0.25] * 12), 1.0)})
+    assert uneven["loss_by_third"] == {"fit": [0.25] * 3, "Trainer": [0.25] * 3}
