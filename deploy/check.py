@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from checks import expressions, live, policy, render, schemas
+from checks import expressions, images, live, policy, render, schemas
 from checks.tools import DEPLOY, KUBECTL, ROOT, ToolMissing, install, must
 
 SCRATCH = ROOT / ".cache" / "deploy-check"
@@ -55,6 +55,11 @@ def tested_rules() -> list[str]:
     return expressions.untested() + expressions.promtool(SCRATCH / "promtool")
 
 
+def image() -> list[str]:
+    """The serving image, built and run."""
+    return images.problems(SCRATCH / "image")
+
+
 def running() -> list[str]:
     """Service, Prometheus, Alertmanager."""
     return live.problems(SCRATCH / "live")
@@ -66,6 +71,7 @@ CHECKS: dict[str, Callable[[], list[str]]] = {
     "policies": policies,
     "metrics exist": known_metrics,
     "rules, by promtool": tested_rules,
+    "image: built, run, stopped": image,
     "live: scrape, dashboards, scaling, alert": running,
 }
 

