@@ -60,6 +60,8 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        # It would look for OpenTelemetry's global settings on every request, and put whole addresses into spans.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.settings = settings
     app.state.metrics = metrics
