@@ -72,7 +72,8 @@ default-bundle tiny-bundle: %-bundle: $(ALL)
 
 # The scripts of benchmarks/ that need no more than `make setup`; the other files there are what they import.
 WITH_PEERS := benchmarks/against_peers.py benchmarks/training.py
-BENCHMARKS := $(filter-out benchmarks/machine.py benchmarks/goals.py benchmarks/capacity.py $(WITH_PEERS),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
+WITH_GPU := benchmarks/gpu.py
+BENCHMARKS := $(filter-out benchmarks/machine.py benchmarks/goals.py benchmarks/capacity.py $(WITH_PEERS) $(WITH_GPU),$(sort $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 bench: $(ALL)
 	@test -n "$(BENCHMARKS)" || { echo "benchmarks/ holds no script" >&2; exit 1; }

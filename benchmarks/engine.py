@@ -160,7 +160,7 @@ def _table(times: Times, shapes: Sequence[Shape], bundle: Bundle) -> dict[str, A
     """Milliseconds, GFLOP/s and the factor over `BASE` by shape and engine, and the factors' geometric means."""
     rows = []
     for shape in shapes:
-        work = _operations(bundle, shape)
+        work = operations(bundle, shape)
         engines = {}
         for name, found in times.items():
             seconds = statistics.median(found[shape])
@@ -176,7 +176,7 @@ def _table(times: Times, shapes: Sequence[Shape], bundle: Bundle) -> dict[str, A
     return {"shapes": rows, "geometric_mean_factor": means}
 
 
-def _operations(bundle: Bundle, shape: Shape) -> float:
+def operations(bundle: Bundle, shape: Shape) -> float:
     """Multiplications and additions of the matrix products of a batch's real tokens; the rest is small."""
     encoder = bundle.manifest.encoder
     width, inner = encoder["width"], encoder["feed_forward_width"]

@@ -30,8 +30,8 @@ REQUIRED = (MODEL, TOKENIZER, GOLDEN)
 DEFAULT_BUNDLE = Path(__file__).parent / "bundles" / "default"
 
 WeightType = Literal["float32", "float16", "int8"]  # as stored, whatever the arithmetic is
-ReducedType = Literal["bfloat16"]
-ComputeType = Literal["float32", "bfloat16"]
+ReducedType = Literal["bfloat16", "float16"]
+ComputeType = Literal["float32", "bfloat16", "float16"]
 
 
 class _Part(BaseModel):

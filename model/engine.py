@@ -16,6 +16,7 @@ import onnxruntime
 
 from lengnuan.model.bundle import Bundle, ComputeType
 from lengnuan.model.errors import BundleRefused, EngineUnavailable
+from lengnuan.model.half_precision import to_half
 from lengnuan.model.padding import pad
 from lengnuan.model.threads import usable_cpus
 from lengnuan.model.tokenizer import PAD_ID, cut
@@ -35,7 +36,7 @@ class Engine(Protocol):
     Attributes:
         runtime: the library, for instance `onnxruntime`.
         provider: the device really in use, for instance `cpu` or `cuda`.
-        precision: of the arithmetic: `float32` or `bfloat16`.
+        precision: of the arithmetic: `float32`, `bfloat16` or `float16`.
         threads: of the CPU, at most.
         workers: calls of `run` that may go on at once, each from a thread of its own.
         packs: padding costs little, because only attention sees it.
@@ -63,17 +64,24 @@ class OnnxEngine:
         model_file: a bundle's graph.
         device: `cuda` means CUDA or an error; `auto` falls back to the CPU with a warning.
         threads: for the CPU; 0 takes what the container's quota allows.
+        precision: float16 is for GPUs; a CPU does it too, slower than float32.
 
     Raises:
         EngineUnavailable: CUDA was asked for and is not usable, or the graph can't be opened.
     """
 
     runtime = "onnxruntime"
-    precision: ComputeType = "float32"
     workers = 1
     packs = False
 
-    def __init__(self, model_file: Path, device: Device = "auto", threads: int = 0) -> None:
+    def __init__(
+        self,
+        model_file: Path,
+        device: Device = "auto",
+        threads: int = 0,
+        precision: Literal["float32", "float16"] = "float32",
+    ) -> None:
+        self.precision: ComputeType = precision
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or usable_cpus()
         options.inter_op_num_threads = 1
@@ -84,8 +92,9 @@ class OnnxEngine:
         options.log_severity_level = 3
         self.threads = options.intra_op_num_threads
         self.provider, names = _choose_provider(device)
+        graph = to_half(model_file) if precision == "float16" else str(model_file)
         try:
-            self._session = onnxruntime.InferenceSession(str(model_file), options, providers=names)
+            self._session = onnxruntime.InferenceSession(graph, options, providers=names)
         except Exception as error:  # onnxruntime's own classes share no base but Exception
             raise EngineUnavailable(f"{model_file}: onnxruntime can't open it: {error}") from error
         self._check_provider(device)

@@ -11,7 +11,7 @@ from lengnuan.model.openvino_engine import OpenVinoEngine
 log = logging.getLogger(__name__)
 
 EngineName = Literal["auto", "onnxruntime", "openvino"]
-PrecisionName = Literal["auto", "float32", "bfloat16"]
+PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def open_engine(
@@ -24,9 +24,10 @@ def open_engine(
 ) -> Engine:
     """Open what is to run a bundle; it has given the golden answers before it is returned.
 
-    `auto` takes CUDA where it works, and on a CPU OpenVINO: in bfloat16 where the CPU has it, the bundle states what
-    that does to its answers and the golden ones are within it; else in float32, and in ONNX Runtime where OpenVINO is
-    not installed. Whatever was wanted and can't be had is logged. Anything but `auto` is had, or an error.
+    `auto` takes CUDA where it works, and on a CPU OpenVINO. There it takes float16 and here, where the CPU has it,
+    bfloat16, if the bundle states what that does to its answers and the golden ones are within it; else float32; and
+    ONNX Runtime where OpenVINO is not installed. Whatever was wanted and can't be had is logged. Anything but `auto` is
+    had, or an error.
 
     Args:
         bundle: loaded and checked.
@@ -57,18 +58,18 @@ def _open(
     bundle: Bundle, device: Device, engine: EngineName, precision: PrecisionName, threads: int, workers: int
 ) -> tuple[Engine, float]:
     """An engine and the largest difference of its golden answers."""
-    if device == "cuda" and engine == "openvino":
+    if engine == "openvino" and (device == "cuda" or precision == "float16"):
         raise EngineUnavailable("engine openvino runs on the CPU only: use device cpu, or engine onnxruntime")
-    if device == "cuda" or engine == "onnxruntime":
+    if device == "cuda" or engine == "onnxruntime" or precision == "float16":
         if precision == "bfloat16":
             raise EngineUnavailable(
-                "precision bfloat16 is OpenVINO's, on a CPU; ONNX Runtime computes in float32: use precision float32"
+                "precision bfloat16 is OpenVINO's, on a CPU; ONNX Runtime computes in float32, and on CUDA in float16"
             )
-        return _replayed(bundle, OnnxEngine(bundle.model_file, device, threads))
+        return _onnxruntime(bundle, device, precision, threads)
     if device == "auto" and engine == "auto" and precision != "bfloat16" and cuda_listed():
-        opened = OnnxEngine(bundle.model_file, "auto", threads)
+        opened, difference = _onnxruntime(bundle, "auto", precision, threads)
         if opened.provider == "cuda":
-            return _replayed(bundle, opened)
+            return opened, difference
     if precision == "bfloat16":
         return _bfloat16(bundle, threads, workers)
     if precision == "auto":
@@ -77,6 +78,26 @@ def _open(
         except ModelError as error:
             log.info("precision auto takes float32: %s", error)
     return _replayed(bundle, _float32(bundle, engine, threads, workers))
+
+
+def _onnxruntime(bundle: Bundle, device: Device, precision: PrecisionName, threads: int) -> tuple[Engine, float]:
+    """On CUDA in float16 where the bundle states what that does and its golden answers are within it; else in float32.
+
+    Raises:
+        ModelError: CUDA or float16 was asked for and can't be had.
+    """
+    states = bundle.manifest.precision.states("float16")
+    if precision == "float16" and (device == "cpu" or not states):
+        reason = "is for CUDA" if device == "cpu" else f"{bundle.path} does not state what it does to the answers"
+        raise EngineUnavailable(f"precision float16: {reason}: use float32, or `lengnuan-train measure` on a GPU")
+    if precision == "float16" or (precision == "auto" and device != "cpu" and states and cuda_listed()):
+        try:
+            return _replayed(bundle, OnnxEngine(bundle.model_file, "cuda", threads, "float16"))
+        except ModelError as error:
+            if precision == "float16":
+                raise
+            log.info("precision auto takes float32: %s", error)
+    return _replayed(bundle, OnnxEngine(bundle.model_file, device, threads))
 
 
 def _bfloat16(bundle: Bundle, threads: int, workers: int) -> tuple[Engine, float]:

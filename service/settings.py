@@ -47,7 +47,7 @@ class Settings(BaseSettings):
     device: Device = Field("auto", description="cuda means CUDA or an error; auto falls back to the CPU")
     engine: EngineName = Field("auto", description="runtime; auto takes the fastest that is here")
     precision: PrecisionName = Field(
-        "auto", description="bfloat16 or an error; float32; auto takes bfloat16 where it is in the CPU and in bounds"
+        "auto", description="auto: bfloat16 on a CPU that has it, float16 on CUDA, where the bundle states their bound"
     )
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 takes what the container may use")
     workers: int = Field(

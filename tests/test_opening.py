@@ -44,6 +44,7 @@ class Machine:
     openvino: bool = True
     bfloat16: bool = True
     bfloat16_error: float = 0.1
+    float16_error: float = 0.01
     float32_error: float = 0.0
     cuda: str = "none"  # none, works, broken
     opened: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -61,12 +62,13 @@ class Machine:
         opened.workers = workers
         return opened
 
-    def open_onnxruntime(self, _: Path, device: str, threads: int) -> Opened:
+    def open_onnxruntime(self, _: Path, device: str, threads: int, precision: str = "float32") -> Opened:
         if device == "cuda" and self.cuda != "works":
             raise EngineUnavailable("device cuda: not here")
         on_gpu = device != "cpu" and self.cuda == "works"
-        self.opened.append(("onnxruntime", "float32"))
-        return Opened("onnxruntime", "cuda" if on_gpu else "cpu", "float32")
+        self.opened.append(("onnxruntime", precision))
+        error = self.float16_error if precision == "float16" else 0.0
+        return Opened("onnxruntime", "cuda" if on_gpu else "cpu", precision, error)
 
 
 @pytest.fixture
@@ -229,6 +231,52 @@ def test_wishes_that_exclude_each_other_are_an_error(
 def test_with_a_gpu(machine: Machine, bundle: Bundle, wishes: dict[str, Any], expected: tuple[str]) -> None:
     machine.cuda = "works"
     assert kind(bundle, **wishes) == expected
+
+
+HALF = ("onnxruntime", "cuda", "float16")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        ({}, HALF),
+        ({"device": "cuda"}, HALF),
+        ({"precision": "float16"}, HALF),
+        ({"engine": "onnxruntime"}, HALF),
+        ({"precision": "float32"}, CUDA),
+        ({"device": "cpu"}, BFLOAT16),
+        ({"device": "cpu", "engine": "onnxruntime"}, ONNX),
+    ],
+    ids=str,
+)
+def test_with_a_gpu_and_a_bound_for_float16(
+    machine: Machine, bundle: Bundle, wishes: dict[str, Any], expected: tuple[str]
+) -> None:
+    machine.cuda = "works"
+    assert kind(stating(bundle, {"bfloat16": REDUCED, "float16": REDUCED}), **wishes) == expected
+
+
+def test_float16_outside_its_bound_gives_way_to_float32_unless_it_was_asked_for(
+    machine: Machine, bundle: Bundle
+) -> None:
+    machine.cuda, machine.float16_error = "works", 0.6
+    half = stating(bundle, {"float16": REDUCED})
+    assert kind(half) == CUDA
+    with pytest.raises(BundleRefused, match=r"off by more than 0\.5 in float16"):
+        open_engine(half, precision="float16")
+
+
+def test_float16_without_a_bound_without_cuda_or_on_the_cpu_is_an_error(machine: Machine, bundle: Bundle) -> None:
+    half = stating(bundle, {"float16": REDUCED})
+    with pytest.raises(EngineUnavailable, match="device cuda: not here"):
+        open_engine(half, precision="float16")
+    machine.cuda = "works"
+    with pytest.raises(EngineUnavailable, match=r"does not state .* measure` on a GPU"):
+        open_engine(bundle, precision="float16")
+    with pytest.raises(EngineUnavailable, match="is for CUDA"):
+        open_engine(half, device="cpu", precision="float16")
+    with pytest.raises(EngineUnavailable, match="engine openvino runs on the CPU only"):
+        open_engine(half, engine="openvino", precision="float16")
 
 
 def test_a_gpu_that_does_not_start_leaves_the_best_of_the_cpu(machine: Machine, bundle: Bundle) -> None:

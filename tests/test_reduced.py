@@ -14,7 +14,7 @@ from lengnuan.model.errors import EngineUnavailable
 from lengnuan.training import reduced
 from lengnuan.training.commands import run
 from lengnuan.training.errors import UsageError
-from lengnuan.training.reduced import SAFETY, compare, measure_bfloat16, measure_bundle
+from lengnuan.training.reduced import SAFETY, compare, measure, measure_bundle
 
 LIMIT = 12
 ROWS = [[1 + (row + place) % 7 for place in range(1 + row % 9)] for row in range(50)]
@@ -87,7 +87,7 @@ def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_stated_tolerance_leaves_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     with_engine(monkeypatch, Rough(lambda _: 1e-3))
-    found = measure_bfloat16(Path("model.onnx"), ROWS, EXACT, LIMIT)
+    found = measure(Path("model.onnx"), ROWS, EXACT, LIMIT)["bfloat16"]
     assert found is not None
     assert found.tolerance == pytest.approx(SAFETY * 1e-3, rel=0.05)
     assert found.largest_difference == pytest.approx(1e-3, rel=1e-3)
@@ -101,7 +101,7 @@ def test_a_network_whose_labels_flip_states_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: float
 ) -> None:
     with_engine(monkeypatch, Rough(lambda _: error))
-    assert measure_bfloat16(Path("model.onnx"), ROWS, EXACT, LIMIT) is None
+    assert measure(Path("model.onnx"), ROWS, EXACT, LIMIT) == {"bfloat16": None}
     assert "not stated, so the bundle will be served in float32" in caplog.text
 
 
@@ -110,7 +110,7 @@ def test_where_it_can_not_be_measured_nothing_is_stated(
 ) -> None:
     without_bfloat16(monkeypatch)
     caplog.set_level("INFO")
-    assert measure_bfloat16(Path("model.onnx"), ROWS, EXACT, LIMIT) is None
+    assert measure(Path("model.onnx"), ROWS, EXACT, LIMIT) == {}
     assert "bfloat16: not measured" in caplog.text
     assert "not in this CPU" in caplog.text
 
@@ -157,7 +157,7 @@ def test_a_bound_that_no_longer_holds_is_taken_out(bundle_copy: Path, monkeypatc
 def test_without_bfloat16_a_bundle_stays_as_it_is(bundle_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(bundle_copy)
     without_bfloat16(monkeypatch)
-    with pytest.raises(EngineUnavailable, match="not in this CPU"):
+    with pytest.raises(EngineUnavailable, match="nothing to measure"):
         measure_bundle(bundle_copy, ["好"])
     assert contents(bundle_copy) == before
 
@@ -177,3 +177,24 @@ def test_the_command_reads_the_texts_of_its_files(
     arguments = ["measure", "--bundle", str(bundle_copy), "--text-column", "review", "--data"]
     assert run([*arguments, str(tmp_path / "dev.tsv"), str(tmp_path / "more.txt")]) == 0
     assert Bundle.load(bundle_copy).manifest.precision.reduced["bfloat16"].texts == 3
+
+
+def test_float16_is_measured_on_cuda_and_what_another_machine_stated_stays(
+    bundle_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_engine(monkeypatch, Rounded(bundle_copy, 1e-3))
+    measure_bundle(bundle_copy, ["好", "差"])
+    before = Bundle.load(bundle_copy).manifest.precision.reduced["bfloat16"]
+    without_bfloat16(monkeypatch)
+    exact = OnnxEngine
+
+    def open_onnx(file: Path, device: str, threads: int, precision: str = "float32") -> object:
+        return exact(file, "cpu", threads) if precision == "float32" else Rounded(bundle_copy, 2e-3)
+
+    monkeypatch.setattr(reduced, "OnnxEngine", open_onnx)
+    monkeypatch.setattr(reduced, "version", lambda _: "1.0")
+    measure_bundle(bundle_copy, ["好", "差"])
+    stated = Bundle.load(bundle_copy).manifest.precision.reduced
+    assert stated["bfloat16"] == before
+    assert (stated["float16"].runtime, stated["float16"].processor) == ("onnxruntime 1.0", "CUDA")
+    assert stated["float16"].tolerance == pytest.approx(4e-3, rel=0.05)

@@ -33,7 +33,7 @@ from lengnuan.training.evaluate import mean_scores, scored
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
 from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import Selection
-from lengnuan.training.reduced import measure_bfloat16
+from lengnuan.training.reduced import measure
 from lengnuan.training.referee import Referee
 from lengnuan.training.report import Findings, write_report
 from lengnuan.training.scores import Scored, calibration_error, margin, summary
@@ -125,13 +125,13 @@ def _golden(trained: Trained, engine: Engine) -> list[dict[str, Any]]:
 
 
 def _precision(trained: Trained, model_file: Path, logits: Mapping[str, Logits]) -> Precision:
-    """How the weights are kept, and what bfloat16 does to the dev answers; `logits`: those in float32, by source."""
+    """How weights are kept, and what cheaper arithmetic does to the dev answers; `logits` are in float32, by source."""
     config = trained.config
     texts = (example.text for name in logits for example in trained.corpus.dev[name])
     rows = [trained.tokenizer.encode(text) for text in texts]
     exact = np.concatenate(list(logits.values()))
-    found = measure_bfloat16(model_file, rows, exact, config.model.max_tokens, config.threads)
-    return Precision(weights=config.export.weight_type, reduced={"bfloat16": found} if found else {})
+    found = measure(model_file, rows, exact, config.model.max_tokens, config.threads)
+    return Precision(weights=config.export.weight_type, reduced={name: entry for name, entry in found.items() if entry})
 
 
 def _calibrate(trained: Trained, logits: Mapping[str, Logits]) -> tuple[Calibration, dict[str, Scored]]:

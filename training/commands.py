@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     purpose = "kill a training at random moments and show that it ends as if nobody had"
     _add_proof(commands.add_parser("resume-proof", help=purpose, description=purpose))
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
-    purpose = "measure what bfloat16 does to a bundle's answers, and state it in its manifest"
+    purpose = "measure what bfloat16, or float16 on CUDA, does to a bundle's answers; state it in its manifest"
     _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
     add_data_commands(commands.add_parser("data", help="check, split, convert labelled files; public data sets"))
     _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))

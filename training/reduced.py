@@ -1,17 +1,18 @@
-"""What bfloat16 does to a network's answers: measured on dev texts, stated in the manifest, or not stated at all.
+"""What cheaper arithmetic does to a network's answers: measured on dev texts, stated in the manifest, or not at all.
 
 Sums in another order are rounded elsewhere, and a runtime may choose the order by the shape of the batch. So texts are
 judged as they may be run: alone, among texts of their length, and padded to the network's limit by a longer neighbour.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from lengnuan.model.bundle import Bundle, Reduced
+from lengnuan.model.bundle import Bundle, Reduced, ReducedType
 from lengnuan.model.engine import Engine, Logits, OnnxEngine, score
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.openvino_engine import OpenVinoEngine, openvino_version, processor
@@ -31,8 +32,10 @@ PADDED_ROWS = 16
 Rows = Sequence[Sequence[int]]
 
 
-def measure_bfloat16(model_file: Path, rows: Rows, exact: Logits, max_tokens: int, threads: int = 0) -> Reduced | None:
-    """What the manifest may state about bfloat16, if it can be measured here.
+def measure(
+    model_file: Path, rows: Rows, exact: Logits, max_tokens: int, threads: int = 0
+) -> dict[ReducedType, Reduced | None]:
+    """What the manifest may state about each cheaper arithmetic that can be measured here.
 
     Args:
         model_file: the graph.
@@ -42,16 +45,22 @@ def measure_bfloat16(model_file: Path, rows: Rows, exact: Logits, max_tokens: in
         threads: as for an engine.
 
     Returns:
-        None, with the reason in the log, where OpenVINO can't run bfloat16, or where more than
-        `LARGEST_FLIPPED_SHARE` of the texts would get another label.
+        None for one with which more than `LARGEST_FLIPPED_SHARE` of the texts would get another label. One that this
+        machine does not have is left out, with the reason in the log.
     """
-    try:
-        engine = OpenVinoEngine(model_file, "bfloat16", threads, max_tokens)
-    except EngineUnavailable as error:
-        log.info("bfloat16: not measured, so the bundle will be served in float32: %s", error)
-        return None
-    found = compare(engine, rows, exact, max_tokens)
-    return _judged(found, len(rows), f"openvino {openvino_version()}", processor())
+    opened: dict[ReducedType, Callable[[], Engine]] = {
+        "bfloat16": lambda: OpenVinoEngine(model_file, "bfloat16", threads, max_tokens),
+        "float16": lambda: OnnxEngine(model_file, "cuda", threads, "float16"),
+    }
+    found: dict[ReducedType, Reduced | None] = {}
+    for precision, open_one in opened.items():
+        try:
+            engine = open_one()
+        except EngineUnavailable as error:
+            log.info("%s: not measured: %s", precision, error)
+        else:
+            found[precision] = _judged(compare(engine, rows, exact, max_tokens), len(rows), precision)
+    return found
 
 
 @dataclass(frozen=True)
@@ -110,33 +119,35 @@ def _padded(engine: Engine, rows: Rows, max_tokens: int) -> Iterator[Logits]:
         yield engine.run(*pad([*part, neighbour], PAD_ID))[:-1]
 
 
-def _judged(found: Comparison, texts: int, runtime: str, chip: str) -> Reduced | None:
+def _judged(found: Comparison, texts: int, precision: ReducedType) -> Reduced | None:
     largest = max(difference for difference, _ in found.by_shape.values())
     flipped = max(share for _, share in found.by_shape.values())
     if not np.isfinite(largest) or flipped > LARGEST_FLIPPED_SHARE:
         log.warning(
-            "bfloat16: not stated, so the bundle will be served in float32: %.3f %% of the dev texts would get another "
+            "%s: not stated, so the bundle will be served in float32: %.3f %% of the dev texts would get another "
             "label, more than %g %%",
-            *(100 * flipped, 100 * LARGEST_FLIPPED_SHARE),
+            *(precision, 100 * flipped, 100 * LARGEST_FLIPPED_SHARE),
         )
         return None
     tolerance = float(np.format_float_positional(max(SAFETY * largest, 1e-4), 2, fractional=False))
-    log.info("bfloat16: stated tolerance %g, %g times the largest difference", tolerance, SAFETY)
+    log.info("%s: stated tolerance %g, %g times the largest difference", precision, tolerance, SAFETY)
+    on_cpu = precision == "bfloat16"
     return Reduced(
         tolerance=tolerance,
         largest_difference=largest,
         spread=found.spread,
         flipped_share=flipped,
         texts=texts,
-        runtime=runtime,
-        processor=chip,
+        runtime=f"openvino {openvino_version()}" if on_cpu else f"onnxruntime {version('onnxruntime-gpu')}",
+        processor=processor() if on_cpu else "CUDA",
     )
 
 
-def measure_bundle(path: Path, texts: Sequence[str], threads: int = 0) -> Reduced | None:
+def measure_bundle(path: Path, texts: Sequence[str], threads: int = 0) -> None:
     """Measure a finished bundle and state the result in its manifest, the only file that changes.
 
-    A bound that it stated before is taken out when the new measurement allows none.
+    A bound that it stated before is taken out when the new measurement allows none, and stays where this machine can't
+    measure it.
 
     Args:
         path: the bundle's folder.
@@ -145,16 +156,17 @@ def measure_bundle(path: Path, texts: Sequence[str], threads: int = 0) -> Reduce
 
     Raises:
         BundleRefused: it can't be used.
-        EngineUnavailable: OpenVINO or a CPU with bfloat16 is missing: nothing is changed.
+        EngineUnavailable: there is no cheaper arithmetic here: nothing is changed.
         UsageError: no text that has a token.
     """
     bundle = Bundle.load(path)
-    OpenVinoEngine(bundle.model_file, "bfloat16", threads, bundle.manifest.max_tokens)
     rows = [row for row in map(bundle.tokenizer.encode, texts) if row]
     if not rows:
         raise UsageError("no text to measure with")
     exact = score(OnnxEngine(bundle.model_file, "cpu", threads), rows, bundle.manifest.max_tokens)
-    found = measure_bfloat16(bundle.model_file, rows, exact, bundle.manifest.max_tokens, threads)
-    precision = bundle.manifest.precision.model_copy(update={"reduced": {"bfloat16": found} if found else {}})
+    found = measure(bundle.model_file, rows, exact, bundle.manifest.max_tokens, threads)
+    if not found:
+        raise EngineUnavailable("no OpenVINO with a CPU that has bfloat16, and no CUDA: nothing to measure")
+    stated = {name: entry for name, entry in (bundle.manifest.precision.reduced | found).items() if entry}
+    precision = bundle.manifest.precision.model_copy(update={"reduced": stated})
     Bundle.write(path, bundle.manifest.model_copy(update={"precision": precision}))
-    return found
