@@ -121,11 +121,13 @@ def cuda_listed() -> bool:
     return "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
-def _choose_provider(device: Device) -> tuple[str, list[str]]:
+def _choose_provider(device: Device) -> tuple[str, list[str | tuple[str, dict[str, str]]]]:
     """The provider hoped for, and what to ask ONNX Runtime for."""
+    # The arena grows by what a batch needs, not to the next power of two, and keeps it.
+    cuda = ("CUDAExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})
     available = onnxruntime.get_available_providers()
     if device != "cpu" and "CUDAExecutionProvider" in available:
-        return "cuda", ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        return "cuda", [cuda, "CPUExecutionProvider"]
     if device == "cuda":
         raise EngineUnavailable(
             f"device cuda: this onnxruntime has {available} only: `pip uninstall onnxruntime`, then "

@@ -21,6 +21,9 @@ from lengnuan.model.threads import usable_cpus
 HINTS: dict[ComputeType, str] = {"float32": "f32", "bfloat16": "bf16"}
 # Nothing here converts models, and this part of the package loads the code that reports usage to its maker.
 CONVERTER = "openvino.tools.ovc"
+# Stands where a result will be. A run that gets no memory may raise nothing and leave what is there, which would be the
+# answers of the batch before (2026.4.1).
+UNTOUCHED = np.finfo(np.float32).min
 
 
 class OpenVinoEngine:
@@ -115,11 +118,22 @@ class _Lane:
         self._requests = [part.create_infer_request() for part in parts]
 
     def run(self, inputs: dict[str, Any]) -> Logits:
-        """The last part's result: float32 [B, K]."""
+        """The last part's result: float32 [B, K].
+
+        Raises:
+            MemoryError: there was too little.
+        """
         found: Any = inputs
+        results: list[npt.NDArray[np.float32]] = []
         for request in self._requests:
-            found = [request.infer(found, share_inputs=True, share_outputs=True)[0]]
-        return np.array(found[0], dtype=np.float32)  # a copy: the next run writes into the same memory
+            results.append(request.infer(found, share_inputs=True, share_outputs=True)[0])
+            if (results[-1] == UNTOUCHED).any():
+                raise MemoryError("OpenVINO gave no result, as it does when it gets no memory")
+            found = results[-1:]
+        logits = np.array(results[-1], dtype=np.float32)  # a copy: the next run writes into the same memory
+        for result in results:
+            result.fill(UNTOUCHED)
+        return logits
 
 
 def openvino_version() -> str:

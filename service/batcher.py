@@ -3,6 +3,9 @@
 A batch forms while the engine is busy with those before, so an idle service adds no wait. When a full one waits, it is
 handed over before the engine is free, so that a fast device isn't idle while answers go out. Rows with the same ids
 are run once: those that wait when the answer comes get it too, and later ones, for a while, from the cache.
+
+A batch is of one priority. Interactive rows go first; bulk rows run when none of them waits, in batches that are soon
+over, and now and then even if some do.
 """
 
 import asyncio
@@ -11,33 +14,29 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from lengnuan.model.engine import Engine, Logits
-from lengnuan.model.padding import pad
-from lengnuan.model.tokenizer import PAD_ID
-from lengnuan.service.batching import Batch, Limits, Pending, Scored, take_batch
+from lengnuan.service.batching import Batch, Limits, Pending, Priority, Scored, take_batch
+from lengnuan.service.budget import Budget
 from lengnuan.service.cache import LogitsCache
-from lengnuan.service.errors import DeadlineExceeded, EngineFailed, NotReady, Overloaded, ServiceError
+from lengnuan.service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError
 from lengnuan.service.metrics import Metrics
+from lengnuan.service.running import Ran, Runner
 from lengnuan.service.threads import EngineThreads
+from lengnuan.service.waiting import Waiting
 
 log = logging.getLogger(__name__)
 
 LONGEST_RETRY_S = 60
-# Weight of the newest batch in the running throughput: about the last five batches count.
-THROUGHPUT_WEIGHT = 0.2
 
 
-@dataclass(frozen=True)
-class _Ran:
-    """What the engine's thread gives back: an answer a row, when it began (`time.monotonic()`), and its seconds."""
+@dataclass
+class _Call:
+    """A batch that was handed over, and since when it is the engine's turn; not yet, while it stands behind another."""
 
-    answers: list[Logits | ServiceError]
-    began: float
-    seconds: float
+    batch: Batch
+    since: float | None
 
 
 class Batcher:
@@ -51,25 +50,26 @@ class Batcher:
         cache: what the engine has answered before.
 
     Attributes:
-        waiting: rows in the queue, oldest first.
-        waiting_tokens: the sum of their lengths.
+        waiting: rows in the queue.
+        budget: what the engine gets at once.
         failed_batches: batches without a single answer, in a row, up to now.
     """
 
     def __init__(
         self, engine: Engine, limits: Limits, metrics: Metrics, threads: EngineThreads, cache: LogitsCache
     ) -> None:
-        self._engine = engine
+        self._runner = Runner(engine, metrics)
+        self._workers = engine.workers
         self._cache = cache
         self._limits = limits
         self._metrics = metrics
         self._news = asyncio.Event()  # a row has come, or a batch has run
         self._threads = threads
         self._task: asyncio.Task[None] | None = None
-        self._calls: dict[asyncio.Future[_Ran], tuple[Batch, float]] = {}  # and when each was handed over
-        self._tokens_per_s = 0.0
-        self.waiting: dict[Pending, None] = {}  # a dict, for its order and its removal from the middle
-        self.waiting_tokens = 0
+        self._calls: dict[asyncio.Future[Ran], _Call] = {}
+        self._bulk_began = -math.inf
+        self.waiting = Waiting(limits)
+        self.budget = Budget(limits, engine.workers)
         self.failed_batches = 0
 
     @property
@@ -79,8 +79,8 @@ class Batcher:
 
     @property
     def running_since(self) -> float | None:
-        """When the oldest batch with the engine was handed over (`time.monotonic()`); None while it has none."""
-        return min((since for _, since in self._calls.values()), default=None)
+        """Since when the engine has had its oldest batch (`time.monotonic()`); None while it has none."""
+        return min((call.since for call in self._calls.values() if call.since is not None), default=None)
 
     def start(self) -> None:
         """Start the loop."""
@@ -92,7 +92,9 @@ class Batcher:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def score(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Scored | ServiceError]:
+    async def score(
+        self, rows: Sequence[Sequence[int]], deadline: float, priority: Priority = "interactive"
+    ) -> list[Scored | ServiceError]:
         """Logits of each row, in their order; the error in its place for a row that failed or came too late.
 
         Waits until the last row is answered, at most until `deadline`, even while the engine is stuck. Cancelling
@@ -101,12 +103,13 @@ class Batcher:
         Args:
             rows: at least one row of ids, each with 1 to `limits.max_tokens` of them.
             deadline: on the clock of `time.monotonic()`.
+            priority: of all rows.
 
         Raises:
             Overloaded: the queue has no room for all of the rows; none was queued.
             NotReady: the loop isn't running.
         """
-        pending = self._admit(rows, deadline)
+        pending = self._admit(rows, deadline, priority)
         timer = asyncio.get_running_loop().call_later(deadline - time.monotonic(), self._expire, pending)
         try:
             return [await item.future for item in pending]
@@ -114,45 +117,43 @@ class Batcher:
             timer.cancel()
             for item in pending:
                 item.future.cancel()
-                self._leave_queue(item)
+                self.waiting.remove(item)
 
-    def _admit(self, rows: Sequence[Sequence[int]], deadline: float) -> list[Pending]:
+    def _admit(self, rows: Sequence[Sequence[int]], deadline: float, priority: Priority) -> list[Pending]:
         if not self.alive:
             raise NotReady("the model is not running")
         loop, now = asyncio.get_running_loop(), time.monotonic()
-        pending = [Pending(ids, loop.create_future(), now, deadline) for ids in rows]
+        pending = [Pending(ids, loop.create_future(), now, deadline, priority) for ids in rows]
         known = {item: logits for item in pending if (logits := self._cache.get(item.key)) is not None}
         unknown = [item for item in pending if item not in known]
-        tokens = sum(len(item.ids) for item in unknown)
-        for kind, limit, wanted in (
-            ("texts", self._limits.queue_items, len(self.waiting) + len(unknown)),
-            ("tokens", self._limits.queue_tokens, self.waiting_tokens + tokens),
-        ):
-            if wanted > limit:
-                message = f"too many {kind} are waiting; none of this request was started"
-                raise Overloaded(message, retry_after_s=self._retry_after_s(), limit=limit, actual=wanted)
+        self._check_room(unknown, priority, now)
         for item, logits in known.items():
             item.settle(Scored(logits, queue_s=0.0, infer_s=0.0))
         self._metrics.observe_cache(hits=len(known), misses=len(unknown))
-        self.waiting.update(dict.fromkeys(unknown))
-        self.waiting_tokens += tokens
+        self.waiting.add(unknown)
+        self.budget.came(priority, now)
         self._news.set()
         return pending
 
-    def _retry_after_s(self) -> int:
-        """Time to work off what is waiting, at the pace of the last batches."""
-        wait_s = self.waiting_tokens / self._tokens_per_s if self._tokens_per_s else 1.0
-        return min(LONGEST_RETRY_S, max(1, math.ceil(wait_s)))
-
-    def _leave_queue(self, item: Pending) -> None:
-        if item in self.waiting:
-            del self.waiting[item]
-            self.waiting_tokens -= len(item.ids)
+    def _check_room(self, rows: Sequence[Pending], priority: Priority, now: float) -> None:
+        if not rows:
+            return
+        ahead = self.waiting.tokens("interactive") + (self.waiting.tokens("bulk") if priority == "bulk" else 0)
+        tokens = sum(len(item.ids) for item in rows)
+        full = self.waiting.lack_of_room(priority, len(rows), tokens, now, self.budget.wait_s(ahead))
+        if full is not None:
+            wait_s = self.budget.seconds_for(ahead) or 0.0
+            raise Overloaded(
+                f"{full.reason}; none of this request was started",
+                retry_after_s=min(LONGEST_RETRY_S, max(1, math.ceil(wait_s))),
+                limit=full.limit,
+                actual=full.actual,
+            )
 
     def _expire(self, pending: Iterable[Pending]) -> None:
         running = set(self._running())
         for item in pending:
-            self._leave_queue(item)
+            self.waiting.remove(item)
             item.settle(DeadlineExceeded("infer" if item in running else "queue"))
 
     async def _run(self) -> None:
@@ -161,69 +162,100 @@ class Batcher:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                for call in [call for call in self._calls if call.done()]:
-                    batch, _ = self._calls.pop(call)
-                    self._finish(batch, call.result())
-                while self._may_begin():
-                    self._begin()
+                for done in [done for done in self._calls if done.done()]:
+                    self._finish(self._calls.pop(done).batch, done.result())
+                self._move_up()
+                while self._begin():
+                    pass
         except Exception:
             log.critical("the batch loop died; the service is not ready from now on", exc_info=True)
         finally:
             for item in [*self._running(), *self.waiting]:
-                self._leave_queue(item)
+                self.waiting.remove(item)
                 item.settle(NotReady("the model has stopped"))
             for call in self._calls:
                 call.cancel()
 
     def _running(self) -> list[Pending]:
         """The rows that were handed over and have no answer yet."""
-        return [item for batch, _ in self._calls.values() for item in batch.rows]
+        return [item for call in self._calls.values() for item in call.batch.rows]
 
-    def _not_running(self) -> list[Pending]:
+    def _move_up(self) -> None:
+        """What stood behind a batch that is over has the engine from now on."""
+        for call in list(self._calls.values())[: self._workers]:
+            if call.since is None:
+                call.since = time.monotonic()
+
+    def _begin(self) -> bool:
+        """Give the engine a batch, if one can run at once, or a full one waits and none is ahead of time yet."""
+        free, now = self._workers - len(self._calls), time.monotonic()
+        if free < 0:
+            return False
+        for priority in self._turns(now):
+            if not self.waiting.items(priority):
+                continue
+            limits = replace(self._limits, max_tokens=self.budget.tokens(priority, now))
+            if free == 0 and not (self.budget.may_be_ahead(priority, now) and self._full(priority, limits)):
+                return False
+            batch = take_batch(self._not_running(priority), limits, now)
+            self._hand_over(batch, priority, now if free > 0 else None)
+            if batch.rows or batch.dropped:
+                return True
+        return False
+
+    def _turns(self, now: float) -> tuple[Priority, Priority]:
+        """Whose rows are looked at first: bulk's, when they have waited for `bulk_wait_s` and none began meanwhile."""
+        since = self.waiting.since("bulk")
+        overdue = since is not None and now - max(since, self._bulk_began) >= self._limits.bulk_wait_s
+        return ("bulk", "interactive") if overdue else ("interactive", "bulk")
+
+    def _not_running(self, priority: Priority) -> list[Pending]:
         """What waits, oldest first, without the rows whose answer is already on its way."""
         running = {item.key for item in self._running()}
-        return [item for item in self.waiting if item.key not in running]
+        return [item for item in self.waiting.rows(priority) if item.key not in running]
 
-    def _may_begin(self) -> bool:
-        """Whether something can run at once, or a full batch waits and none is ahead of time yet."""
-        free = self._engine.workers - len(self._calls)
-        return bool(self._not_running()) if free > 0 else free == 0 and self._full()
-
-    def _full(self) -> bool:
+    def _full(self, priority: Priority, limits: Limits) -> bool:
         """Whether what waits would fill a batch."""
-        rows, tokens = self._limits.max_rows, self._limits.max_tokens
-        if len(self.waiting) < rows and self.waiting_tokens < tokens:
+        rows, tokens = limits.max_rows, limits.max_tokens
+        if self.waiting.items(priority) < rows and self.waiting.tokens(priority) < tokens:
             return False
-        lengths = {item.key: len(item.ids) for item in self._not_running()}
+        lengths = {item.key: len(item.ids) for item in self._not_running(priority)}
         return len(lengths) >= rows or sum(lengths.values()) >= tokens
 
-    def _begin(self) -> None:
+    def _hand_over(self, batch: Batch, priority: Priority, since: float | None) -> None:
         """Take a batch out of the queue and give it to the engine."""
-        now = time.monotonic()
-        batch = take_batch(self._not_running(), self._limits, now)
         for item in [*batch.dropped, *batch.rows]:
-            self._leave_queue(item)
+            self.waiting.remove(item)
         for item in batch.dropped:
             item.settle(DeadlineExceeded("queue"))
         if batch.rows:
-            call = self._threads.run(self._timed, batch.rows)
+            call = self._threads.run(self._runner.run, batch.rows)
             call.add_done_callback(lambda _: self._news.set())
-            self._calls[call] = batch, now
+            self._calls[call] = _Call(batch, since)
+            if priority == "bulk":
+                self._bulk_began = time.monotonic()
 
-    def _finish(self, batch: Batch, ran: _Ran) -> None:
+    def _finish(self, batch: Batch, ran: Ran) -> None:
         """Answer a batch that has run."""
-        self._settle(dict(zip(batch.rows, ran.answers, strict=True)), ran)
-        self._measure(batch, ran.seconds)
-        failed = all(isinstance(answer, ServiceError) for answer in ran.answers)
+        for padded in ran.too_large:
+            self.budget.ran_out_of_memory(padded, time.monotonic())
+        if not ran.answers:
+            return
+        self._settle(ran.answers, ran)
+        lengths = [len(item.ids) for item in ran.answers]
+        self._metrics.observe_batch(lengths, batch.reason, ran.seconds)
+        busy = batch.reason != "lengths" or max(lengths) * len(lengths) >= self._limits.enough_tokens
+        self.budget.ran(sum(lengths), ran.seconds, full=busy and batch.reason != "idle")
+        failed = all(isinstance(answer, ServiceError) for answer in ran.answers.values())
         self.failed_batches = self.failed_batches + 1 if failed else 0
 
-    def _settle(self, answers: dict[Pending, Logits | ServiceError], ran: _Ran) -> None:
+    def _settle(self, answers: dict[Pending, Logits | ServiceError], ran: Ran) -> None:
         """Answer the rows that were run, and all that wait with the same ids, also if they came meanwhile."""
         by_key = {item.key: answer for item, answer in answers.items()}
         equal = [item for item in self.waiting if item.key in by_key]
         self._metrics.shared_answers.inc(len(equal))
         for item in [*answers, *equal]:
-            self._leave_queue(item)
+            self.waiting.remove(item)
             answer = by_key[item.key]
             queue_s = max(0.0, ran.began - item.enqueued_at)
             self._metrics.queue_seconds.observe(queue_s)
@@ -232,38 +264,3 @@ class Batcher:
         for key, answer in by_key.items():
             if not isinstance(answer, ServiceError):
                 self._cache.put(key, answer)
-
-    def _measure(self, batch: Batch, infer_s: float) -> None:
-        lengths = [len(item.ids) for item in batch.rows]
-        self._metrics.observe_batch(lengths, batch.reason, infer_s)
-        pace = sum(lengths) / max(infer_s, 1e-6)
-        before = self._tokens_per_s or pace
-        self._tokens_per_s = before + THROUGHPUT_WEIGHT * (pace - before)
-
-    def _timed(self, rows: Sequence[Pending]) -> _Ran:
-        """In a thread of the engine."""
-        began = time.monotonic()
-        answers = self._compute(rows)
-        return _Ran(answers, began, time.monotonic() - began)
-
-    def _compute(self, rows: Sequence[Pending]) -> list[Logits | ServiceError]:
-        """Pad and run. A batch that raises is halved until the guilty row is alone."""
-        try:
-            logits = self._engine.run(*pad([item.ids for item in rows], PAD_ID))
-            if len(logits) != len(rows):
-                raise ValueError(f"{len(logits)} rows of logits for {len(rows)} rows of ids")
-        except Exception as error:  # whatever a runtime raises must not end the loop
-            if len(rows) > 1:
-                half = len(rows) // 2
-                return self._compute(rows[:half]) + self._compute(rows[half:])
-            log.error("the engine failed on a row: %s", type(error).__name__, exc_info=True)
-            self._metrics.engine_errors["runtime"].inc()
-            return [EngineFailed("the model failed on this text")]
-        return [self._checked(row) for row in logits]
-
-    def _checked(self, logits: Logits) -> Logits | ServiceError:
-        if np.isfinite(logits).all():
-            return logits
-        log.error("the engine gave logits that are not finite")
-        self._metrics.engine_errors["not_finite"].inc()
-        return EngineFailed("the model gave an answer that is not a number for this text")

@@ -1,16 +1,20 @@
 """What waits, and which of it runs next: the data of the queue and `take_batch`, a pure function over it."""
 
 import asyncio
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from lengnuan.model.engine import WIDTH_STEP, Logits
 from lengnuan.service.errors import ServiceError
 
 CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
+# Somebody waits for an interactive text; bulk takes what they leave of the engine.
+Priority = Literal["interactive", "bulk"]
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 # How far behind the oldest row to look for rows of its length, in full batches.
 LOOK_AHEAD_BATCHES = 8
@@ -26,8 +30,11 @@ class Limits:
         max_padding_share: part of the padded tokens that may be padding.
         enough_tokens: from this many padded tokens on, a batch keeps to one width: a row that is wider or narrower by a
             `WIDTH_STEP` costs more as padding than it saves as company.
-        queue_items: rows that may wait.
-        queue_tokens: tokens that may wait, without padding.
+        queue_items: rows of one priority that may wait.
+        queue_tokens: tokens of one priority that may wait, without padding.
+        queue_wait_s: how long a row of one priority may have waited, or may be going to wait, for more to come in.
+        bulk_run_s: what a batch of bulk rows should take at most, since an interactive row may have to wait for it.
+        bulk_wait_s: while interactive rows wait, a batch of bulk rows runs this often all the same.
     """
 
     max_rows: int
@@ -36,6 +43,9 @@ class Limits:
     enough_tokens: int
     queue_items: int
     queue_tokens: int
+    queue_wait_s: float = math.inf
+    bulk_run_s: float = math.inf
+    bulk_wait_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class Pending:
     future: "asyncio.Future[Scored | ServiceError]"
     enqueued_at: float
     deadline: float
+    priority: Priority = "interactive"
 
     @cached_property
     def key(self) -> bytes:

@@ -16,6 +16,7 @@ from lengnuan.service.errors import EmptyText, ServiceError, TooManyTexts
 from lengnuan.service.routing import (
     BODY_ERRORS,
     RUN_ERRORS,
+    RUN_HEADERS,
     TEXT_ERRORS,
     body_of,
     check_model,
@@ -23,6 +24,7 @@ from lengnuan.service.routing import (
     json_reply,
     lifecycle_of,
     patience_s,
+    priority_of,
 )
 from lengnuan.service.schemas import ModelName, OnLong, OnLongField, TimeoutMs
 from lengnuan.service.served import Answer, ServedModel
@@ -80,7 +82,7 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         response_model=ExplainReply,
         responses=documented(*EXPLAIN_ERRORS),
-        openapi_extra=body_of(ExplainRequest),
+        openapi_extra={**body_of(ExplainRequest), "parameters": RUN_HEADERS},
         tags=["inference"],
     )
 
@@ -93,7 +95,7 @@ async def explain(request: Request) -> Response:
     served = lifecycle_of(request).model()
     check_model(wanted.model, served)
     check_chars([wanted.input])
-    deadline = time.monotonic() + patience_s(wanted.timeout_ms, settings)
+    deadline = time.monotonic() + patience_s(request, wanted.timeout_ms)
     return json_reply(await unless_gone(request, _explain(request, served, wanted, deadline)))
 
 
@@ -105,7 +107,7 @@ async def _explain(request: Request, served: ServedModel, wanted: ExplainRequest
         raise TooManyTexts(message, param="input", limit=settings.max_texts - 1, actual=len(spans))
     without = [text[:start] + text[end:] for start, end in spans]
     request.state.items = 1 + len(without)
-    answers = await served.classify([text, *without], wanted.on_long, True, deadline)
+    answers = await served.classify([text, *without], wanted.on_long, True, deadline, priority_of(request))
     whole, *others = answers.items
     if isinstance(whole, ServiceError):
         raise whole

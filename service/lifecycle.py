@@ -11,6 +11,7 @@ from lengnuan.model.engine import Engine, replay_golden
 from lengnuan.model.errors import ModelError
 from lengnuan.model.opening import open_engine
 from lengnuan.model.tokenizer import PAD_ID
+from lengnuan.service.batching import PRIORITIES
 from lengnuan.service.errors import NotReady
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.served import ServedModel
@@ -49,8 +50,10 @@ class Lifecycle:
 
     def start(self) -> None:
         """Begin to load; returns at once, so that probes are answered meanwhile."""
-        self._metrics.queue_limit_items.set(self._settings.queue_items)
-        self._metrics.queue_limit_tokens.set(self._settings.queue_tokens)
+        for priority in PRIORITIES:
+            self._metrics.queue_limit_items.labels(priority).set(self._settings.queue_items)
+            self._metrics.queue_limit_tokens.labels(priority).set(self._settings.queue_tokens)
+            self._metrics.queue_limit_seconds.labels(priority).set(self._settings.queue_wait_s)
         self._metrics.model_ready.set_function(lambda: self._trouble() is None)
         self._loading = asyncio.create_task(self._load())
 

@@ -77,11 +77,19 @@ class Metrics:
         self.confidence = self._histogram("prediction_confidence", "Confidence of an answer.", CONFIDENCES)
 
     def _add_batches(self) -> None:
-        self.queue_items = self._gauge("queue_items", "Texts that wait.")
-        self.queue_tokens = self._gauge("queue_tokens", "Tokens that wait.")
-        self.queue_oldest_seconds = self._gauge("queue_oldest_seconds", "Age of the text that waits longest.")
-        self.queue_limit_items = self._gauge("queue_limit_items", "Texts that may wait.")
-        self.queue_limit_tokens = self._gauge("queue_limit_tokens", "Tokens that may wait.")
+        self.queue_items = self._gauge("queue_items", "Texts that wait.", "priority")
+        self.queue_tokens = self._gauge("queue_tokens", "Tokens that wait.", "priority")
+        self.queue_oldest_seconds = self._gauge(
+            "queue_oldest_seconds", "Age of the text that waits longest.", "priority"
+        )
+        self.queue_limit_items = self._gauge("queue_limit_items", "Texts that may wait.", "priority")
+        self.queue_limit_tokens = self._gauge("queue_limit_tokens", "Tokens that may wait.", "priority")
+        self.queue_limit_seconds = self._gauge(
+            "queue_limit_seconds", "How long a text may have waited for more to come in.", "priority"
+        )
+        self.batch_limit_tokens = self._gauge(
+            "batch_limit_tokens", "Padded tokens that a batch may hold; fewer for a while after running out of memory."
+        )
         self.batch_rows = self._histogram("batch_rows", "Texts in a batch.", ROWS)
         self.batch_tokens = self._histogram("batch_tokens", "Padded tokens in a batch.", BATCH_TOKENS)
         self.batch_padding_ratio = self._histogram("batch_padding_ratio", "Padding over padded tokens.", SHARES)
@@ -90,8 +98,13 @@ class Metrics:
         lookups = self._counter("cache_lookups", "Texts looked up among earlier answers.", "result")
         self._cache_hits, self._cache_misses = lookups.labels("hit"), lookups.labels("miss")
         self.cache_items = self._gauge("cache_items", "Earlier answers that are kept.")
-        errors = self._counter("backend_errors", "Texts on which the engine failed.", "kind")
-        self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite")}
+        errors = self._counter(
+            "backend_errors",
+            "Failures of the engine. runtime: texts on which it raised; not_finite: texts that got no number; oom: "
+            "batches for which there was too little memory.",
+            "kind",
+        )
+        self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite", "oom")}
 
     def _add_model(self) -> None:
         labels = ("model", "version", "sha", "backend", "precision", "provider", "tolerance")

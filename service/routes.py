@@ -15,6 +15,7 @@ from lengnuan.service.replies import classify_reply, model_card
 from lengnuan.service.routing import (
     BODY_ERRORS,
     RUN_ERRORS,
+    RUN_HEADERS,
     TEXT_ERRORS,
     body_of,
     check_count,
@@ -23,6 +24,7 @@ from lengnuan.service.routing import (
     json_reply,
     lifecycle_of,
     patience_s,
+    priority_of,
 )
 from lengnuan.service.schemas import ClassifyReply, ClassifyRequest, ModelList, Status, Version
 from lengnuan.service.settings import Settings
@@ -38,7 +40,7 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         response_model=ClassifyReply,
         responses=documented(*CLASSIFY_ERRORS),
-        openapi_extra=body_of(ClassifyRequest),
+        openapi_extra={**body_of(ClassifyRequest), "parameters": RUN_HEADERS},
         tags=["inference"],
     )
     # FastAPI prepares dependencies and response models that the handler has no use for, at a third of the price of a
@@ -68,8 +70,9 @@ async def classify(request: Request) -> Response:
     check_model(wanted.model, served)
     check_count(wanted.texts, settings)
     request.state.items = len(wanted.texts)
-    deadline = received + patience_s(wanted.timeout_ms, settings)
-    work = served.classify(wanted.texts, wanted.on_long, wanted.partial, deadline)
+    deadline = received + patience_s(request, wanted.timeout_ms)
+    priority = priority_of(request, wanted.priority)
+    work = served.classify(wanted.texts, wanted.on_long, wanted.partial, deadline, priority)
     answers = await unless_gone(request, work)
     return json_reply(classify_reply(request.state.request_id, wanted, served, answers, started))
 

@@ -7,12 +7,28 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 
 from lengnuan.service import errors
+from lengnuan.service.batching import PRIORITIES, Priority
+from lengnuan.service.connection import LENGTH_DIGITS
 from lengnuan.service.errors import ErrorReply, ServiceError
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 JSON = "application/json"
+TIMEOUT, PRIORITY = "X-Request-Timeout-Ms", "X-Priority"
+TIMEOUT_HEADER: dict[str, Any] = {
+    "name": TIMEOUT,
+    "in": "header",
+    "description": "give up after so many milliseconds, at the latest when the service would",
+    "schema": {"type": "integer", "minimum": 1},
+}
+PRIORITY_HEADER: dict[str, Any] = {
+    "name": PRIORITY,
+    "in": "header",
+    "description": "bulk takes what interactive requests leave of the engine",
+    "schema": {"type": "string", "enum": list(PRIORITIES)},
+}
+RUN_HEADERS = [TIMEOUT_HEADER, PRIORITY_HEADER]
 BODY_ERRORS = (
     *(errors.EmptyBody, errors.NotUtf8, errors.InvalidJson, errors.BodyTooLarge, errors.UnsupportedMediaType),
     *(errors.InvalidRequest, errors.UnknownField),
@@ -51,19 +67,47 @@ def check_count(texts: Sequence[str], settings: Settings, param: str = "input") 
         raise errors.TooManyTexts(message, param=param, limit=settings.max_texts, actual=len(texts))
 
 
-def patience_s(timeout_ms: int | None, settings: Settings) -> float:
-    """How long a request may take.
+def patience_s(request: Request, timeout_ms: int | None = None) -> float:
+    """How long a request may take: what its body says, its header or the service's limit, whichever is the shortest.
+
+    A body that asks for more than the service gives is mistaken; a header may be a proxy's, for all that is behind it.
+
+    Args:
+        request: whose header is read.
+        timeout_ms: from the body.
 
     Raises:
-        InvalidRequest: it asks for more than the service gives.
+        InvalidRequest: the body asks for more than the service gives, or the header can't be read.
     """
+    settings: Settings = request.app.state.settings
     longest_ms = int(settings.request_timeout_s * 1000)
-    if timeout_ms is None:
-        return settings.request_timeout_s
-    if timeout_ms > longest_ms:
+    if timeout_ms is not None and timeout_ms > longest_ms:
         message = "the timeout is above the service's own limit"
         raise errors.InvalidRequest(message, param="timeout_ms", limit=longest_ms, actual=timeout_ms)
-    return timeout_ms / 1000
+    given = [settings.request_timeout_s]
+    if timeout_ms is not None:
+        given.append(timeout_ms / 1000)
+    header = request.headers.get(TIMEOUT)
+    if header is not None:
+        if not (header.isascii() and header.isdecimal() and len(header) <= LENGTH_DIGITS and int(header)):
+            raise errors.InvalidRequest(f"{TIMEOUT} must be a number of milliseconds, at least 1", param=TIMEOUT)
+        given.append(int(header) / 1000)
+    return min(given)
+
+
+def priority_of(request: Request, wanted: Priority | None = None, otherwise: Priority = "interactive") -> Priority:
+    """Of a request's texts: what its body or query wants, or else its header, or else what is usual.
+
+    Raises:
+        InvalidRequest: the header has another value.
+    """
+    header = request.headers.get(PRIORITY)
+    if wanted is not None or header is None:
+        return wanted or otherwise
+    for priority in PRIORITIES:
+        if header == priority:
+            return priority
+    raise errors.InvalidRequest(f"{PRIORITY} must be one of {', '.join(PRIORITIES)}", param=PRIORITY)
 
 
 def documented(

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from lengnuan.model.bundle import ComputeType, Reduced, ReducedType, WeightType
+from lengnuan.service.batching import Priority
 from lengnuan.service.bodies import Body
 from lengnuan.service.errors import ErrorDetail
 
@@ -27,6 +28,9 @@ OnLongField = Annotated[
 TimeoutMs = Annotated[
     int | None, Field(ge=1, le=LARGEST, description="give up after this long; at most the service's own limit")
 ]
+PriorityField = Annotated[
+    Priority | None, Field(description="goes before the header X-Priority; without both: interactive")
+]
 Partial = Annotated[bool, Field(description="answer 200 with an error in place of each text that failed")]
 
 
@@ -48,6 +52,7 @@ class ClassifyRequest(Body):
     on_long: OnLongField = "truncate"
     timeout_ms: TimeoutMs = None
     partial: Partial = False
+    priority: PriorityField = None
 
     @property
     def texts(self) -> list[str]:
@@ -70,6 +75,9 @@ class StreamOptions(Body):
     top_k: TopK = None
     return_logits: ReturnLogits = False
     on_long: OnLongField = "truncate"
+    priority: Annotated[Priority | None, Field(description="goes before the header X-Priority; without both: bulk")] = (
+        None
+    )
 
 
 class LabelProbability(_Part):
@@ -142,8 +150,9 @@ class ServedLimits(_Part):
     max_body_bytes: int
     max_batch_rows: int
     max_batch_tokens: int
-    queue_items: int
+    queue_items: Annotated[int, Field(description="of one priority, as `queue_tokens` and `queue_wait_s`")]
     queue_tokens: int
+    queue_wait_s: float
     max_timeout_ms: int
 
 

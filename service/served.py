@@ -17,7 +17,7 @@ from lengnuan.model.engine import Engine, Logits
 from lengnuan.model.probabilities import Prediction, decide
 from lengnuan.model.text import has_lone_surrogate
 from lengnuan.service.batcher import Batcher
-from lengnuan.service.batching import Limits, Scored
+from lengnuan.service.batching import PRIORITIES, Limits, Priority, Scored
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import (
     DeadlineExceeded,
@@ -119,20 +119,26 @@ class ServedModel:
     def start(self) -> None:
         """Start the batcher, and let a scrape see the queue as it is at that moment."""
         self.batcher.start()
-        self._metrics.queue_items.set_function(lambda: len(self.batcher.waiting))
-        self._metrics.queue_tokens.set_function(lambda: self.batcher.waiting_tokens)
-        self._metrics.queue_oldest_seconds.set_function(self._oldest_s)
+        waiting, budget = self.batcher.waiting, self.batcher.budget
+        for priority in PRIORITIES:
+            self._metrics.queue_items.labels(priority).set_function(functools.partial(waiting.items, priority))
+            self._metrics.queue_tokens.labels(priority).set_function(functools.partial(waiting.tokens, priority))
+            self._metrics.queue_oldest_seconds.labels(priority).set_function(functools.partial(waiting.age_s, priority))
+        self._metrics.batch_limit_tokens.set_function(lambda: budget.tokens("interactive", time.monotonic()))
 
     async def stop(self) -> None:
         """Stop the batcher; whoever still waits gets `NotReady`."""
         await self.batcher.stop()
         self._executor.shutdown(wait=False)
 
-    def _oldest_s(self) -> float:
-        oldest = next(iter(self.batcher.waiting), None)
-        return time.monotonic() - oldest.enqueued_at if oldest else 0.0
-
-    async def classify(self, texts: Sequence[str], on_long: LongRule, partial: bool, deadline: float) -> Answers:
+    async def classify(
+        self,
+        texts: Sequence[str],
+        on_long: LongRule,
+        partial: bool,
+        deadline: float,
+        priority: Priority = "interactive",
+    ) -> Answers:
         """Classify texts; waits at most until `deadline` (`time.monotonic()`).
 
         Args:
@@ -141,6 +147,7 @@ class ServedModel:
             partial: give the error in place of a text that fails; otherwise the first one is raised, if possible
                 before any text has run.
             deadline: when to give up.
+            priority: bulk takes what interactive texts leave of the engine.
 
         Raises:
             ServiceError: the queue is full, the batcher is not running, or, unless `partial`, a text failed.
@@ -154,7 +161,7 @@ class ServedModel:
                 _raise_first(encoded)
             rows = [row for item in encoded if isinstance(item, Encoded) for row in item.rows]
             self._check_rows(len(rows))
-            scores = await self.batcher.score(rows, deadline) if rows else []
+            scores = await self.batcher.score(rows, deadline, priority) if rows else []
             returned = time.monotonic()
             items = await self._answer_all(encoded, iter(scores))
             self._metrics.postprocess_seconds.observe(time.monotonic() - returned)
@@ -255,6 +262,9 @@ def _limits(settings: Settings, engine: Engine) -> Limits:
         enough_tokens=_enough_tokens(engine, settings.max_batch_tokens),
         queue_items=settings.queue_items,
         queue_tokens=settings.queue_tokens,
+        queue_wait_s=settings.queue_wait_s,
+        bulk_run_s=settings.bulk_run_s,
+        bulk_wait_s=settings.bulk_wait_s,
     )
 
 

@@ -63,8 +63,13 @@ class Settings(BaseSettings):
     max_batch_rows: int = Field(64, ge=1, description="texts in one run of the model")
     max_batch_tokens: int = Field(2048, ge=1, description="texts times the longest of them, in one run of the model")
     max_padding_share: float = Field(0.5, ge=0.0, lt=1.0, description="part of a run that may be padding")
-    queue_items: int = Field(4096, ge=1, description="texts that may wait")
-    queue_tokens: int = Field(1 << 19, ge=1, description="tokens that may wait")
+    queue_items: int = Field(4096, ge=1, description="texts of one priority that may wait")
+    queue_tokens: int = Field(1 << 19, ge=1, description="tokens of one priority that may wait")
+    queue_wait_s: float = Field(
+        5.0, gt=0.0, description="longest wait of those that are there, so far or still to come, for more to come in"
+    )
+    bulk_run_s: float = Field(0.01, gt=0.0, description="time for a run of bulk texts, which interactive ones wait for")
+    bulk_wait_s: float = Field(0.25, gt=0.0, description="time after which bulk texts run although others wait")
 
     cache_size: int = Field(10_000, ge=0, description="answers kept for texts that come again; 0 keeps none")
 

@@ -17,10 +17,19 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from lengnuan.service import errors
+from lengnuan.service.batching import Priority
 from lengnuan.service.connection import check_kind, until_gone
 from lengnuan.service.errors import ClientClosed, DeadlineExceeded, ErrorReply, Overloaded, ServiceError, TooManyTexts
 from lengnuan.service.replies import classification
-from lengnuan.service.routing import body_of, check_model, documented, lifecycle_of, schema_of
+from lengnuan.service.routing import (
+    PRIORITY_HEADER,
+    body_of,
+    check_model,
+    documented,
+    lifecycle_of,
+    priority_of,
+    schema_of,
+)
 from lengnuan.service.schemas import Classification, ItemError, StreamLine, StreamOptions
 from lengnuan.service.served import Answer, ServedModel
 from lengnuan.service.settings import Settings
@@ -33,6 +42,8 @@ STREAM_ERRORS = (
 # Lines that are classified together, and such parts that may be under way behind the one whose answers are due.
 PART_LINES = 256
 PARTS_AHEAD = 1
+# Between two tries where the queue is full. A stream has time, so it asks again sooner than it is told to.
+LONGEST_PAUSE_S = 2.0
 # A line holds one text. JSON writes a character with at most 12 bytes (a surrogate pair), and there is a field's name.
 BYTES_PER_CHAR = 12
 LINE_EXTRA_BYTES = 1024
@@ -49,6 +60,7 @@ class Job:
     served: ServedModel
     options: StreamOptions
     settings: Settings
+    priority: Priority
     request_id: str
 
 
@@ -68,7 +80,10 @@ def add_routes(app: FastAPI) -> None:
             **documented(*STREAM_ERRORS),
         },
         openapi_extra={
-            "parameters": [{"name": name, "in": "query", "schema": field} for name, field in fields.items()],
+            "parameters": [
+                *({"name": name, "in": "query", "schema": field} for name, field in fields.items()),
+                PRIORITY_HEADER,
+            ],
             **body_of(StreamLine, NDJSON),
         },
         tags=["inference"],
@@ -80,13 +95,14 @@ async def classify_stream(request: Request) -> Response:
     settings: Settings = request.app.state.settings
     check_kind(request, (NDJSON,))
     options = StreamOptions.from_fields(dict(request.query_params))
+    priority = priority_of(request, options.priority, otherwise="bulk")
     served = lifecycle_of(request).model()
     check_model(options.model, served)
     blocks = _blocks(request, settings)
     first = await anext(blocks, None)  # before the reply, so that a client that expects 100 Continue gets it
     if first is None:
         raise errors.EmptyBody('the request has no body; it needs lines such as {"input": "..."}')
-    job = Job(served, options, settings, request.state.request_id)
+    job = Job(served, options, settings, priority, request.state.request_id)
     # Otherwise StreamingResponse would read the body itself, to see the client hang up.
     request.scope["asgi"] = {**request.scope.get("asgi", {}), "spec_version": "2.4"}
     parts = _parts(request, first, blocks, min(PART_LINES, settings.max_texts))
@@ -214,14 +230,14 @@ async def _classify(texts: Sequence[str], job: Job) -> list[Answer | ServiceErro
     deadline = time.monotonic() + job.settings.request_timeout_s
     while texts:
         try:
-            return (await job.served.classify(texts, job.options.on_long, True, deadline)).items
+            return (await job.served.classify(texts, job.options.on_long, True, deadline, job.priority)).items
         except TooManyTexts as error:  # windows
             if len(texts) == 1:
                 return [error]
             half = len(texts) // 2
             return await _classify(texts[:half], job) + await _classify(texts[half:], job)
         except Overloaded as error:
-            wait_s = float(error.headers["Retry-After"])
+            wait_s = min(LONGEST_PAUSE_S, float(error.headers["Retry-After"]))
             if time.monotonic() + wait_s >= deadline:
                 return [error] * len(texts)
             await asyncio.sleep(wait_s)

@@ -17,6 +17,7 @@ from lengnuan.service.errors import DeadlineExceeded, ServiceError, TextTooLarge
 from lengnuan.service.routing import (
     BODY_ERRORS,
     TEXT_ERRORS,
+    TIMEOUT_HEADER,
     body_of,
     check_count,
     check_model,
@@ -115,7 +116,7 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         response_model=TokenizeReply,
         responses=documented(*TOKENIZE_ERRORS),
-        openapi_extra=body_of(TokenizeRequest),
+        openapi_extra={**body_of(TokenizeRequest), "parameters": [TIMEOUT_HEADER]},
         tags=["inference"],
     )
 
@@ -130,7 +131,7 @@ async def tokenize(request: Request) -> Response:
     check_model(wanted.model, served)
     check_count(texts, settings)
     check_chars(texts)
-    deadline = time.monotonic() + patience_s(wanted.timeout_ms, settings)
+    deadline = time.monotonic() + patience_s(request, wanted.timeout_ms)
     data = await unless_gone(request, _look(request, served, texts, wanted, deadline))
     manifest = served.bundle.manifest
     reply_id = request.state.request_id

@@ -5,10 +5,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
 
+from lengnuan.model.engine import Engine
 from lengnuan.service.app import create_app
 from lengnuan.service.settings import Settings
 
@@ -16,9 +18,9 @@ PATIENCE_S = 120
 
 
 @contextmanager
-def http_service(bundle: Path) -> Iterator[tuple[str, int]]:
+def http_service(bundle: Path, engine: Engine | None = None, **settings: Any) -> Iterator[tuple[str, int]]:
     """Host and port of a ready service, with the parser that `lengnuan-serve` uses."""
-    app = create_app(Settings(bundle=bundle, device="cpu"))
+    app = create_app(Settings(bundle=bundle, device="cpu", **settings), engine)
     server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, lifespan="on"))
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

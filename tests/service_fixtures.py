@@ -126,5 +126,10 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
-    """A sample of a scrape; 0 when the series isn't there yet."""
-    return registry.get_sample_value(f"lengnuan_{name}", labels) or 0.0
+    """The sum of the samples of a scrape that have these labels; 0 when there is none yet."""
+    return sum(
+        sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == f"lengnuan_{name}" and labels.items() <= sample.labels.items()
+    )

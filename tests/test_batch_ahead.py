@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 from batcher_fixtures import started, submit
 from service_fixtures import FakeEngine, async_test, eventually, value
@@ -71,3 +72,56 @@ async def test_as_many_batches_run_at_once_as_the_engine_takes() -> None:
         await asyncio.gather(*tasks)
     assert sorted(engine.rows) == [[5, n] for n in range(4)]
     assert batcher.running_since is None
+
+
+@async_test
+async def test_rows_whose_callers_left_while_they_stood_behind_another_batch_are_not_run() -> None:
+    engine = SteppedEngine()
+    async with started(engine) as (batcher, metrics):
+        first = submit(batcher, [5])
+        await engine.wait_entered()
+        leaving, staying = submit(batcher, [6], [7], [8]), submit(batcher, [9])
+        await eventually(lambda: not batcher.waiting)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        engine.steps.release(2)
+        await asyncio.gather(first, staying)
+    assert engine.rows == [[5], [9]]
+    assert value(metrics.registry, "batch_rows_sum") == 2
+
+
+@async_test
+async def test_a_batch_that_nobody_waits_for_any_more_is_not_run_at_all() -> None:
+    engine = SteppedEngine()
+    async with started(engine) as (batcher, _):
+        first = submit(batcher, [5])
+        await engine.wait_entered()
+        leaving = submit(batcher, [6], [7], [8], [9])
+        await eventually(lambda: not batcher.waiting)
+        late = submit(batcher, [6])  # equal to one of those, and still wanted
+        await eventually(lambda: len(batcher.waiting) == 1)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        engine.steps.release(2)
+        await asyncio.gather(first, late)
+    assert engine.rows == [[5], [6]]
+
+
+@async_test
+async def test_time_behind_another_batch_is_not_the_engine_s() -> None:
+    engine = SteppedEngine()
+    async with started(engine) as (batcher, _):
+        tasks = [submit(batcher, [5])]
+        await engine.wait_entered()
+        began = batcher.running_since
+        tasks.append(submit(batcher, *[[6, n] for n in range(4)]))
+        await eventually(lambda: not batcher.waiting)
+        handed_over = time.monotonic()
+        assert batcher.running_since == began
+        await asyncio.sleep(0.01)
+        engine.steps.release()
+        await tasks[0]
+        await eventually(lambda: batcher.running_since != began)
+        assert batcher.running_since > handed_over
+        engine.steps.release()
+        await asyncio.gather(*tasks)

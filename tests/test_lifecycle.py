@@ -152,15 +152,20 @@ async def test_a_wedged_engine_is_first_not_ready_then_not_alive(
         assert await probe(client) == (200, 200, 200)
 
 
-@async_test
-async def test_batches_failing_in_a_row_are_not_ready(tmp_path: Path) -> None:
-    engine = FakeEngine(poison=STRANGE_ID)
-    async with serving(tmp_path, engine, max_failed_batches=2) as (client, _):
-        for expected in (200, 503):
-            assert (await client.post("/v1/classify", json={"input": STRANGE})).status_code == 500
-            assert (await client.get("/readyz")).status_code == expected
-        assert (await client.post("/v1/classify", json={"input": "好"})).status_code == 200
-        assert await probe(client) == (200, 200, 200)
+@pytest.mark.parametrize("fault", ["poison", "nan"])
+def test_batches_failing_in_a_row_are_not_ready_until_one_succeeds(tmp_path: Path, fault: str) -> None:
+    @async_test
+    async def run() -> None:
+        engine = FakeEngine(**{fault: STRANGE_ID})
+        async with serving(tmp_path, engine, max_failed_batches=2) as (client, _):
+            for expected in (200, 503):
+                failed = await client.post("/v1/classify", json={"input": STRANGE})
+                assert (failed.status_code, failed.json()["error"]["code"]) == (500, "engine_failed")
+                assert (await client.get("/readyz")).status_code == expected
+            assert (await client.post("/v1/classify", json={"input": "好"})).status_code == 200
+            assert await probe(client) == (200, 200, 200)
+
+    run()
 
 
 @async_test

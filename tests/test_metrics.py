@@ -90,7 +90,10 @@ async def test_answers_batches_and_model_are_measured(tmp_path: Path) -> None:
             assert value(registry, f"{histogram}_count") == 3
         assert value(registry, "truncated_items_total") == 1
         assert value(registry, "batch_rows_sum") == 3
-        assert value(registry, "queue_limit_items") == 4096
+        for priority in ("interactive", "bulk"):
+            assert value(registry, "queue_limit_items", priority=priority) == 4096
+            assert value(registry, "queue_limit_seconds", priority=priority) == 5
+        assert value(registry, "batch_limit_tokens") == 2048
         for stage in ("tokenize", "queue", "infer", "postprocess"):
             assert value(registry, "stage_duration_seconds_count", stage=stage) > 0
         page = (await client.get("/metrics")).text

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tiny_bundle import MAX_TOKENS
 from lengnuan.model import openvino_engine
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.model.engine import OnnxEngine, replay_golden
-from lengnuan.model.errors import EngineUnavailable
+from lengnuan.model.errors import EngineUnavailable, is_out_of_memory
 from lengnuan.model.openvino_engine import OpenVinoEngine
 from lengnuan.model.openvino_graph import unpack_matrices
 from lengnuan.model.padding import pad
@@ -249,3 +250,22 @@ def test_a_signal_is_survived_after_engines_have_come_and_gone(tiny_bundle: Path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+
+
+def test_a_run_that_leaves_the_last_result_in_place_is_out_of_memory() -> None:
+    memory = np.zeros((2, 3), dtype=np.float32)
+    written = iter([1.0, None, 2.0])
+
+    class Request:
+        def infer(self, *_: object, **__: object) -> list[np.ndarray]:
+            value = next(written)
+            if value is not None:
+                memory.fill(value)
+            return [memory]
+
+    lane = openvino_engine._Lane([SimpleNamespace(create_infer_request=Request)])
+    assert lane.run({}).tolist() == [[1.0] * 3] * 2
+    with pytest.raises(MemoryError) as failure:
+        lane.run({})
+    assert is_out_of_memory(failure.value)
+    assert lane.run({}).tolist() == [[2.0] * 3] * 2

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from service_fixtures import FakeEngine, async_test, eventually, serving, value
 from starlette.types import Message
@@ -28,6 +29,31 @@ async def test_a_full_queue_is_429_and_readiness_does_not_care(tmp_path: Path) -
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
     assert refused.headers["Retry-After"].isdecimal()
     assert probes == [200] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "scale"), [("queue_items", 4, 1), ("queue_tokens", 32, 1), ("queue_wait_s", 0.01, 1000)]
+)
+def test_what_may_wait_is_what_the_model_card_says(tmp_path: Path, name: str, setting: float, scale: int) -> None:
+    @async_test
+    async def run() -> None:
+        engine = FakeEngine()
+        async with serving(tmp_path, engine, max_texts=4, **{name: setting}) as (client, app):
+            limits = (await client.get("/v1/models")).json()["data"][0]["limits"]
+            engine.gate.clear()
+            running = asyncio.create_task(client.post(URL, json={"input": "好"}))
+            await engine.wait_entered()
+            queued = asyncio.create_task(client.post(URL, json={"input": ["差" * 8, "太" * 8, "很" * 8, "看" * 8]}))
+            await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
+            await asyncio.sleep(0.02)
+            refused = await client.post(URL, json={"input": ["a" * 8, "b" * 8, "ab" * 4, "ba" * 4]})
+            engine.gate.set()
+            replies = [await running, await queued]
+        assert [reply.status_code for reply in replies] == [200, 200], replies[1].text
+        assert (refused.status_code, refused.json()["error"]["limit"]) == (429, scale * limits[name])
+        assert limits[name] == setting
+
+    run()
 
 
 @async_test

@@ -213,7 +213,7 @@ async def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
         await engine.wait_entered()
         others.append(asyncio.create_task(client.post("/v1/classify", json={"input": ["差"] * 4})))
         await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
-        waiting = asyncio.create_task(lines_of(client, line("看") * 3))
+        waiting = asyncio.create_task(lines_of(client, line("看") * 3, "?priority=interactive"))
         await eventually(lambda: value(app.state.metrics.registry, "items_total", outcome="shed") == 3)
         engine.gate.set()
         items = await waiting
@@ -230,7 +230,7 @@ async def test_a_queue_that_stays_full_is_told_in_every_line(tmp_path: Path) -> 
         await engine.wait_entered()
         others.append(asyncio.create_task(client.post("/v1/classify", json={"input": ["差"] * 4})))
         await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
-        items = await lines_of(client, line("看") * 3)
+        items = await lines_of(client, line("看") * 3, "?priority=interactive")
         engine.gate.set()
         await asyncio.gather(*others)
     assert [(item["index"], item["error"]["index"], item["error"]["code"]) for item in items] == [

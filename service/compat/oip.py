@@ -32,6 +32,7 @@ from lengnuan.service.routing import (
     BODY_ERRORS,
     JSON,
     RUN_ERRORS,
+    RUN_HEADERS,
     TEXT_ERRORS,
     body_of,
     check_count,
@@ -40,6 +41,7 @@ from lengnuan.service.routing import (
     json_reply,
     lifecycle_of,
     patience_s,
+    priority_of,
 )
 from lengnuan.service.served import Answer, ServedModel
 from lengnuan.service.settings import Settings
@@ -96,7 +98,7 @@ def _add(
         methods=["POST" if body else "GET"],
         response_model=reply,
         responses=responses,
-        openapi_extra={"parameters": variables, **(body or {})},
+        openapi_extra={"parameters": [*variables, *(RUN_HEADERS if body else [])], **(body or {})},
         dependencies=[Depends(_speak)],
         tags=["open inference protocol"],
     )
@@ -158,8 +160,9 @@ async def infer(request: Request) -> Response:
     check_count(texts, settings, "inputs")
     request.state.items = len(texts)
     timeout_us = wanted.parameters.timeout
-    deadline = time.monotonic() + patience_s(None if timeout_us is None else -(-timeout_us // 1000), settings)
-    answers = await unless_gone(request, served.classify(texts, wanted.parameters.on_long, False, deadline))
+    deadline = time.monotonic() + patience_s(request, None if timeout_us is None else -(-timeout_us // 1000))
+    work = served.classify(texts, wanted.parameters.on_long, False, deadline, priority_of(request))
+    answers = await unless_gone(request, work)
     items = [item for item in answers.items if isinstance(item, Answer)]
     return _reply(served, wanted, items, wanted.id or request.state.request_id)
 

@@ -20,11 +20,14 @@ from lengnuan.service.routing import (
     BODY_ERRORS,
     JSON,
     RUN_ERRORS,
+    RUN_HEADERS,
     TEXT_ERRORS,
     body_of,
     check_count,
     documented,
     lifecycle_of,
+    patience_s,
+    priority_of,
 )
 from lengnuan.service.served import Answer, Answers, LongRule, ServedModel
 from lengnuan.service.settings import Settings
@@ -138,7 +141,7 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         response_model=list[Score] | list[list[Score]],
         responses=documented(*PREDICT_ERRORS, model=PredictError, status_of=_status_of),
-        openapi_extra=body_of(PredictRequest),
+        openapi_extra={**body_of(PredictRequest), "parameters": RUN_HEADERS},
         dependencies=speak,
         tags=[tag],
     )
@@ -171,8 +174,9 @@ async def predict(request: Request) -> Response:
     served = lifecycle_of(request).model()
     check_count(texts, settings, "inputs")
     request.state.items = len(texts)
-    deadline = time.monotonic() + settings.request_timeout_s
-    answers = await unless_gone(request, served.classify(texts, _long_rule(wanted), False, deadline))
+    deadline = time.monotonic() + patience_s(request)
+    work = served.classify(texts, _long_rule(wanted), False, deadline, priority_of(request))
+    answers = await unless_gone(request, work)
     items = [item for item in answers.items if isinstance(item, Answer)]
     lists = [_scores(served, item, wanted.raw_scores) for item in items]
     content = _json(lists[0]) if isinstance(wanted.inputs, str) else b"[" + b",".join(map(_json, lists)) + b"]"
