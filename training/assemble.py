@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,11 @@ PROBES = (
 
 @dataclass(frozen=True)
 class Trained:
-    """A network and everything that made it. `students`: dev score of the distilled and of the plain one, if taught."""
+    """A network and everything that made it.
+
+    `students`: dev score of the distilled and of the plain one, if taught; `seeds`: what `seeds.json` holds, if it is
+    the median of several.
+    """
 
     config: TrainConfig
     corpus: Corpus
@@ -65,6 +69,7 @@ class Trained:
     model: Classifier
     selection: Selection
     students: dict[str, float]
+    seeds: dict[str, Any] = field(default_factory=dict)
 
 
 def make_bundle(trained: Trained, run_folder: Path) -> Path:
@@ -174,6 +179,7 @@ def _judge(
         "data": corpus.facts | {"tokens": _token_shares(trained)},
         "training": asdict(trained.selection)
         | {"dev_accuracy_of_bundle": _mean_accuracy(dev), "dev_scores_of_students": trained.students},
+        **({"seeds": trained.seeds} if trained.seeds else {}),
         "parity": parity,
         "calibration": asdict(calibration),
         "dev": {name: summary(part, labels) for name, part in dev.items()},
@@ -232,6 +238,7 @@ def _cumulative(values: Any, edges: Sequence[float]) -> dict[str, float]:
 
 def _manifest(trained: Trained, calibration: Calibration, findings: Findings, precision: Precision) -> Manifest:
     config, corpus = trained.config, trained.corpus
+    of_seeds = {"seeds": trained.seeds} if trained.seeds else {}
     return Manifest(
         name=config.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -246,7 +253,7 @@ def _manifest(trained: Trained, calibration: Calibration, findings: Findings, pr
         abstain_threshold=calibration.abstain_threshold,
         precision=precision,
         encoder=asdict(trained.model.encoder.config),
-        scores=findings.short(),
+        scores=findings.short() | of_seeds,
         data={
             "identity": corpus.facts["identity"],
             "label_spellings": {name: list(spellings) for name, spellings in config.labels.items()},

@@ -11,8 +11,10 @@ from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.model.errors import ModelError
 from lengnuan.training.config import DataConfig, TrainConfig, load_config
-from lengnuan.training.data_commands import add_columns, add_data_commands, data_config, share
+from lengnuan.training.data_commands import add_data_commands
+from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.errors import ResumeDiffers, TrainingError, UsageError
+from lengnuan.training.run_options import add_run_options, run_otherwise
 from lengnuan.training.stopping import stop_on_signals
 
 log = logging.getLogger("lengnuan.training")
@@ -57,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         stage.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
         stage.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
         stage.set_defaults(command=command)
+        if name in ("run", "fit"):
+            add_run_options(stage, folds=name == "fit")
     purpose = "kill a training at random moments and show that it ends as if nobody had"
     _add_proof(commands.add_parser("resume-proof", help=purpose, description=purpose))
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
@@ -77,7 +81,10 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
 def _run(arguments: argparse.Namespace) -> None:
     from lengnuan.training.job import Job
 
-    bundle = Job(_config(arguments), arguments.output).run()
+    config = _config(arguments)
+    if run_otherwise(arguments, config):
+        return
+    bundle = Job(config, arguments.output).run()
     log.info("bundle: %s\nreport: %s\nserve it: LENGNUAN_BUNDLE=%s make run", bundle, _report(bundle), bundle)
 
 
@@ -90,7 +97,9 @@ def _pretrain(arguments: argparse.Namespace) -> None:
 def _fit(arguments: argparse.Namespace) -> None:
     from lengnuan.training.job import Job
 
-    log.info("weights: %s", Job(_config(arguments), arguments.output).fit())
+    config = _config(arguments)
+    if not run_otherwise(arguments, config):
+        log.info("weights: %s", Job(config, arguments.output).fit())
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -34,6 +34,7 @@ class DataConfig(_Section):
     columns: tuple[str, ...] = ()  # names of the columns, for TSV and CSV files without a header line
     dev_share: Share = 0.1  # split off train by hash of the text where `dev` is empty
     test_share: Share = 0.1  # likewise for `test`
+    seed: int | None = None  # of these splits and of [augment]; unset: the run's
     drop_leaked: bool = True  # drop training rows whose text is also in dev or test; False keeps published splits
     max_rejected_share: Share = 0.05  # more rejected lines than this and training refuses
 
@@ -202,6 +203,11 @@ class TrainConfig(_Section):
                 f"pretrain.max_tokens {self.pretrain.max_tokens} is more than model.max_tokens {self.model.max_tokens}"
             )
         return self
+
+    @property
+    def data_seed(self) -> int:
+        """What decides the rows, so that runs with other seeds can have the same."""
+        return self.seed if self.data.seed is None else self.data.seed
 
     def write(self, path: Path) -> None:
         """Save as JSON, every default written out."""

@@ -41,16 +41,20 @@ class Converted:
     rows: list[tuple[str, str]] = field(default_factory=list)
     suggested: int = 0
     surrogates: int = 0
+    unconfirmed: int = 0  # suggestions that were left out
 
     def facts(self) -> str:
         """One line for a person."""
         account = self.account
         counts = f"{account.accepted:,} rows, {account.blank:,} without a label, {account.rejected:,} rejected"
         more = f", {self.suggested:,} labels that nobody confirmed" if self.suggested else ""
+        more += f", {self.unconfirmed:,} that nobody has answered left out" if self.unconfirmed else ""
         return counts + more + (f", {self.surrogates:,} lone surrogates replaced" if self.surrogates else "")
 
 
-def read_annotated(path: Path, file_format: str, fields: Fields, names: Mapping[str, str]) -> Converted:
+def read_annotated(
+    path: Path, file_format: str, fields: Fields, names: Mapping[str, str], *, confirmed: bool = False
+) -> Converted:
     """Every row of a file or folder that has one text and one label.
 
     Args:
@@ -58,6 +62,7 @@ def read_annotated(path: Path, file_format: str, fields: Fields, names: Mapping[
         file_format: one of `FORMATS`.
         fields: names of text and label.
         names: names of labels by id, for exports that carry ids alone.
+        confirmed: leave out items where a program has suggested a label and nobody has answered.
 
     Raises:
         UsageError: it can't be read.
@@ -69,6 +74,8 @@ def read_annotated(path: Path, file_format: str, fields: Fields, names: Mapping[
             found.account.reject(item)
         elif isinstance(item.text, str) and not item.labels:
             found.account.blank += 1
+        elif confirmed and item.source == SUGGESTED:
+            found.unconfirmed += 1
         else:
             _accept(found, number, item, names)
     log.info("%s: %s", path, found.facts())

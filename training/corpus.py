@@ -84,11 +84,11 @@ def read_corpus(config: TrainConfig) -> Corpus:
     train, repeats, conflicts = drop_repeats(train)
     dev_share = data.dev_share
     if not test and data.test_share:
-        train, part = split_by_text(train, data.test_share, config.seed)
+        train, part = split_by_text(train, data.test_share, config.data_seed)
         test = {"test": part}
         dev_share /= 1.0 - data.test_share  # of what is left
     if not dev and dev_share:
-        train, part = split_by_text(train, dev_share, config.seed + 1)
+        train, part = split_by_text(train, dev_share, config.data_seed + 1)
         dev = {"dev": part}
     facts = {
         "files": [account_facts(account) for account in accounts],
@@ -104,7 +104,7 @@ def read_corpus(config: TrainConfig) -> Corpus:
         train = kept
     dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
     held_out = keys_of([*dev.values(), *test.values()])
-    synthetic, facts["synthetic_rows"] = synthetic_rows(config.augment, labels, train, held_out, config.seed)
+    synthetic, facts["synthetic_rows"] = synthetic_rows(config.augment, labels, train, held_out, config.data_seed)
     corpus = Corpus(labels, train, dev, test, facts, synthetic, seen_keys(held_out, keys_of([train])))
     _check(corpus)
     _complete(corpus)

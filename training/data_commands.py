@@ -1,4 +1,4 @@
-"""`lengnuan-train data ...`: check, split, convert, fetch."""
+"""`lengnuan-train data ...`: check, split, convert, suspect, correct, fetch."""
 
 import argparse
 import logging
@@ -8,8 +8,10 @@ from typing import get_args
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.training.annotations import FORMATS
-from lengnuan.training.config import Concern, DataConfig, GateConfig, load_config
+from lengnuan.training.config import Concern, GateConfig, load_config
+from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.errors import UsageError
+from lengnuan.training.review_commands import add_correct, add_suspect
 
 log = logging.getLogger(__name__)
 
@@ -20,25 +22,14 @@ def add_data_commands(parser: argparse.ArgumentParser) -> None:
     _add_check(commands.add_parser("check", help="what is wrong with labelled files; exit code 3 past the limits"))
     _add_split(commands.add_parser("split", help="cut dev and test off a file; repeats and near copies stay together"))
     _add_convert(commands.add_parser("convert", help="from and to doccano, Label Studio, argilla, folders and tables"))
+    add_suspect(commands.add_parser("suspect", help="labels that are likely wrong, as a queue for people to check"))
+    add_correct(commands.add_parser("correct", help="put the labels that they checked into the training file"))
     fetch = commands.add_parser("fetch", help="download one, checked; resumes a broken download")
     fetch.add_argument("name")
     fetch.add_argument("--output", type=Path, default=Path("data"))
     fetch.set_defaults(command=_fetch)
     listing = commands.add_parser("list", help="what can be fetched: source, size, licence, split rule")
     listing.set_defaults(command=_list)
-
-
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """The options that say how labelled files are read."""
-    parser.add_argument("--text-column", default="text")
-    parser.add_argument("--label-column", default="label")
-    parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
-
-
-def data_config(arguments: argparse.Namespace) -> DataConfig:
-    """What those options say."""
-    columns = tuple(name for name in arguments.columns.split(",") if name)
-    return DataConfig(text_column=arguments.text_column, label_column=arguments.label_column, columns=columns)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -108,13 +99,6 @@ def _split(arguments: argparse.Namespace) -> None:
     for name, counts in divide_file(arguments.file, arguments.output, data, arguments.seed).items():
         shown = ", ".join(f"{label} {rows:,}" for label, rows in counts.items())
         sys.stdout.write(f"{name}: {sum(counts.values()):,} rows ({shown})\n")
-
-
-def share(text: str) -> float:
-    """A number from 0 up to, but not, 1."""
-    if not 0.0 <= float(text) < 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, below 1")
-    return float(text)
 
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:

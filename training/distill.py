@@ -49,14 +49,14 @@ def distilled_lesson(config: TrainConfig, corpus: Corpus, run_folder: Path, hard
         TrainingCollapsed: a teacher is no better than guessing.
     """
     labelled = labelled_lesson(corpus.train, len(corpus.labels.names))
-    extra = _texts_without_label(config, corpus)
+    extra = texts_without_label(config, corpus)
     targets = _kept_or_made(config, corpus, labelled.texts + extra, run_folder, hardware)
     rows, weight = len(labelled.texts), config.distill.weight
     targets[:rows] = weight * targets[:rows] + (1.0 - weight) * labelled.targets
     return Lesson(labelled.texts + extra, targets)
 
 
-def _texts_without_label(config: TrainConfig, corpus: Corpus) -> list[str]:
+def texts_without_label(config: TrainConfig, corpus: Corpus) -> list[str]:
     """Distinct texts of `distill.texts` that are no train, dev or test row."""
     seen = corpus.train_keys() | corpus.held_out_keys()
     texts = []

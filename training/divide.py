@@ -31,7 +31,7 @@ SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Rows that stay together; `labels`: how many of each class, `at`: where its hash puts it in [0, 1)."""
 
     rows: list[int]
@@ -86,7 +86,7 @@ def divide(examples: Sequence[Example], dev_share: float, test_share: float, see
         total[example.label] = total.get(example.label, 0) + 1
     place = ["train"] * len(examples)
     filled: dict[str, dict[int, int]] = {name: dict.fromkeys(total, 0) for name in wanted}
-    for group in sorted(_groups(examples, seed), key=lambda group: group.at):
+    for group in sorted(text_groups(examples, seed), key=lambda group: group.at):
         for name, share in wanted.items():
             if _fits(group, filled[name], total, share):
                 for label, rows in group.labels.items():
@@ -100,20 +100,21 @@ def divide(examples: Sequence[Example], dev_share: float, test_share: float, see
     return place
 
 
-def _fits(group: _Group, filled: dict[int, int], total: dict[int, int], share: float) -> bool:
+def _fits(group: Group, filled: dict[int, int], total: dict[int, int], share: float) -> bool:
     """True when no class goes further past its share than it is short of it now."""
     short = {label: share * total[label] - filled[label] for label in group.labels}
     return all(short[label] > 0 and rows - short[label] <= short[label] for label, rows in group.labels.items())
 
 
-def _groups(examples: Sequence[Example], seed: int) -> list[_Group]:
+def text_groups(examples: Sequence[Example], seed: int) -> list[Group]:
+    """The rows by groups of repeats and near copies; the seed decides `at`."""
     keys = [text_key(example.text) for example in examples]
     distinct = sorted(set(keys))
     number = dict(zip(distinct, groups(len(distinct), near_pairs(distinct)).tolist(), strict=True))
     smallest: dict[int, str] = {}
     for key in distinct:
         smallest.setdefault(number[key], key)
-    found = {group: _Group([], {}, share_of(key, seed)) for group, key in smallest.items()}
+    found = {group: Group([], {}, share_of(key, seed)) for group, key in smallest.items()}
     for row, (key, example) in enumerate(zip(keys, examples, strict=True)):
         group = found[number[key]]
         group.rows.append(row)

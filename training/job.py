@@ -26,7 +26,7 @@ from lengnuan.training.average import average, average_tokenizer
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import read_texts, source_of
-from lengnuan.training.distill import distilled_lesson
+from lengnuan.training.distill import BELIEFS, distilled_lesson
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
 from lengnuan.training.fit import build_classifier, fit, load_trained, selection_of
@@ -36,6 +36,7 @@ from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import Hardware, choose_hardware
 from lengnuan.training.pretrain import pretrain
 from lengnuan.training.splits import text_key
+from lengnuan.training.spread import SEEDS, read_seeds
 from lengnuan.training.start import ENCODER, START, start_from
 from lengnuan.training.tokenise import train_tokenizer
 
@@ -70,12 +71,34 @@ class Job:
 
     def run(self) -> Path:
         """Everything, from data to bundle; returns the bundle's folder."""
-        corpus = self.corpus
-        tokenizer = self.tokenizer()
-        if self.config.pretrain.corpus and not self.config.average:
-            pretrain(self.config, tokenizer, self._corpus_texts(), self.folder, self.hardware)
-        self._fit(tokenizer, corpus)
+        self.prepare()
+        self.fit()
         return self.export()
+
+    def prepare(self) -> None:
+        """The rows, the sub-words and, if there is a corpus, the pretrained encoder: all that training begins with."""
+        _, tokenizer = self.corpus, self.tokenizer()
+        if self.config.pretrain.corpus and not self.config.average:
+            pretrain(self.config, tokenizer, self.corpus_texts(), self.folder, self.hardware)
+
+    def member(self, name: str, config: TrainConfig, corpus: Corpus) -> "Job":
+        """A run of its own in the sub-folder `name`, that begins with what this one has prepared.
+
+        Args:
+            name: of the sub-folder.
+            config: what to do there.
+            corpus: the rows there.
+
+        Raises:
+            UsageError: another config, or other rows, have already been run in that folder.
+        """
+        job = Job(config, self.folder / name)
+        for file in (TOKENIZER, START, ENCODER, BELIEFS):
+            if (self.folder / file).exists() and not (job.folder / file).exists():
+                os.link(self.folder / file, job.folder / file)
+        job.corpus = corpus
+        job.claim_rows(corpus.facts["identity"])
+        return job
 
     def pretrain(self) -> Path:
         """The encoder alone.
@@ -85,12 +108,19 @@ class Job:
         """
         if not self.config.pretrain.corpus:
             raise UsageError("config: pretrain.corpus is empty: name a file of texts, one a line")
-        return pretrain(self.config, self.tokenizer(), self._corpus_texts(), self.folder, self.hardware)
+        return pretrain(self.config, self.tokenizer(), self.corpus_texts(), self.folder, self.hardware)
 
     def fit(self) -> Path:
-        """The classifier's weights, from the encoder in the folder if there is one; no bundle yet."""
-        self._fit(self.tokenizer(), self.corpus)
-        return self._better()[0]
+        """The classifier's weights, from the encoder in the folder if there is one; no bundle yet.
+
+        Raises:
+            UsageError: the folder's run has several seeds.
+        """
+        if (self.folder / SEEDS).exists():
+            raise UsageError(f"{self.folder} holds a run with several seeds: give --seeds, or choose another --output")
+        corpus, tokenizer = self.corpus, self.tokenizer()
+        self._fit(tokenizer, corpus)
+        return self.better()[0]
 
     def _fit(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
         """The classifier; with teachers also a plain one, so that what they bring is measured, not believed."""
@@ -111,7 +141,7 @@ class Job:
                 os.link(self.folder / name, self.folder / PLAIN / name)
         fit(self.config, tokenizer, corpus, plain, self.folder / PLAIN, self.hardware)
 
-    def _better(self) -> tuple[Path, dict[str, float]]:
+    def better(self) -> tuple[Path, dict[str, float]]:
         """The weights with the better dev score, distilled or plain, and the score of each; or the runs' average."""
         if self.config.average:
             return self.folder / BEST, {run.name: selection_of(run / BEST).best_score for run in self.config.average}
@@ -131,9 +161,11 @@ class Job:
         """
         corpus, tokenizer = self.corpus, self.tokenizer()
         model = build_classifier(self.config, tokenizer, len(corpus.labels.names), None)
-        best, students = self._better()
+        best, students = self.better()
         selection = load_trained(model, best, allow_collapsed=self.config.fit.allow_collapsed)
-        return make_bundle(Trained(self.config, corpus, tokenizer, model.eval(), selection, students), self.folder)
+        seeds = read_seeds(self.folder)
+        trained = Trained(self.config, corpus, tokenizer, model.eval(), selection, students, seeds)
+        return make_bundle(trained, self.folder)
 
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer; if there is none, that of `average` or `start_from`, or one learnt on the texts."""
@@ -145,7 +177,7 @@ class Job:
         elif not file.exists():
             rows = (example.text for example in self.corpus.train)
             train_tokenizer(
-                self._corpus_texts() if self.config.pretrain.corpus else rows, self.config.tokenizer
+                self.corpus_texts() if self.config.pretrain.corpus else rows, self.config.tokenizer
             ).to_file(file)
         try:
             return Tokenizer.from_file(file)
@@ -162,17 +194,24 @@ class Job:
         """
         corpus = read_corpus(self.config)
         refuse(corpus.gate)
+        self.claim_rows(corpus.facts["identity"])
+        return corpus
+
+    def claim_rows(self, identity: dict[str, Any]) -> None:
+        """Write data.json, or check that the one there is of the same labels, rows and splits.
+
+        Raises:
+            UsageError: it is not.
+        """
         file = self.folder / "data.json"
-        identity = corpus.facts["identity"]
         if file.exists() and json.loads(file.read_text(encoding="utf-8")) != identity:
             raise UsageError(
                 f"{self.folder} holds a run on other labels or rows: choose another --output to train on these, "
                 "or remove that folder to start again"
             )
         write_text(file, json.dumps(identity, ensure_ascii=False) + "\n")
-        return corpus
 
-    def _corpus_texts(self) -> Iterator[str]:
+    def corpus_texts(self) -> Iterator[str]:
         """The pretraining texts, without those that are dev or test rows (unless the config keeps leaks)."""
         drop = self.config.data.drop_leaked and bool(self.config.data.train)
         held_out = self.corpus.held_out_keys() if drop else set()

@@ -15,6 +15,7 @@ from lengnuan.training import plots
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Examples
 from lengnuan.training.scores import Scored
+from lengnuan.training.spread import seeds_sentence, seeds_table
 
 WORST_ERRORS = 20
 SHOWN_CHARACTERS = 160
@@ -86,6 +87,8 @@ def _page(config: TrainConfig, findings: Findings, metrics_file: Path) -> str:
     if findings.test:
         parts += ["<h2>Test</h2>", _score_table(figures)]
         parts += ["<h2>By class and domain</h2>", _class_table(figures), _domain_table(figures)]
+    if "seeds" in figures:
+        parts += ["<h2>Seeds</h2>", f"<p>{seeds_sentence(figures)}</p>", _table(*seeds_table(figures))]
     parts += ["<h2>Pictures</h2>", '<div class="plots">', *_pictures(findings, metrics_file), "</div>"]
     parts += ["<h2>Data</h2>", _data_table(figures["data"])]
     if findings.test:
@@ -247,7 +250,7 @@ def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
         f"Temperature {figures['calibration']['temperature']:.3f}, abstains below a confidence of "
         f"{figures['calibration']['abstain_threshold']:.3f}; both chosen on dev, where "
         f"{_percent(figures['calibration']['dev_coverage'])} % of the rows are answered and "
-        f"{_percent(figures['calibration']['dev_accuracy_covered'])} % of those are right.",
+        f"{_percent(figures['calibration']['dev_accuracy_covered'])} % of those are right. {seeds_sentence(figures)}",
         "",
         "## Data",
         "",

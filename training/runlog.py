@@ -16,9 +16,12 @@ import numpy.typing as npt
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from lengnuan.training.trial import watching
+
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LINES = 30.0
+METRICS = "metrics.jsonl"
 
 
 class RunLog:
@@ -34,7 +37,7 @@ class RunLog:
 
     def __init__(self, folder: Path, name: str, *, steps: int) -> None:
         self.judged = 0
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS
         self._board_folder = folder / "tensorboard" / name
         self._name = name
         self._steps = steps
@@ -65,6 +68,9 @@ class RunLog:
             total=self._steps, initial=self._done, desc=self._name, unit="step", disable=not on_terminal, ncols=110
         )
         self._start = self._last_line = time.monotonic()
+        self._trial = watching()
+        if self._trial:
+            self._trial.plan(self._steps)
         return self
 
     def __exit__(
@@ -92,6 +98,8 @@ class RunLog:
 
     def step(self, step: int, rows: npt.NDArray[np.int64], tokens: int, shown: dict[str, float]) -> None:
         """Move the bar to `step` (1-based); it was trained on `rows`, which hold `tokens`; `shown` stands behind it."""
+        if self._trial:
+            self._trial.step()
         self._step = step
         self._order = zlib.crc32(rows.tobytes(), self._order)
         self._tokens += tokens
@@ -124,3 +132,5 @@ class RunLog:
         """The row of an evaluation, which is then no longer owed."""
         self.record(step, scores)
         self.judged = step
+        if self._trial:
+            self._trial.judged()

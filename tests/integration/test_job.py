@@ -141,7 +141,7 @@ def test_training_cannot_start_from_a_graph_of_another_program(tmp_path: Path, t
 
 def test_dev_and_test_rows_are_not_pretrained_on(run: Path) -> None:
     job = Job(load_config(run.parent / "small.toml", [f'data.root="{run.parent}"']), run)
-    assert not {text_key(text) for text in job._corpus_texts()} & job.corpus.held_out_keys()
+    assert not {text_key(text) for text in job.corpus_texts()} & job.corpus.held_out_keys()
 
 
 def test_eight_rows_train_and_export(tmp_path: Path) -> None:

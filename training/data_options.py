@@ -1,0 +1,25 @@
+"""Options that several commands have: the columns of labelled files, shares."""
+
+import argparse
+
+from lengnuan.training.config import DataConfig
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """The options that say how labelled files are read."""
+    parser.add_argument("--text-column", default="text")
+    parser.add_argument("--label-column", default="label")
+    parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
+
+
+def data_config(arguments: argparse.Namespace) -> DataConfig:
+    """What those options say."""
+    columns = tuple(name for name in arguments.columns.split(",") if name)
+    return DataConfig(text_column=arguments.text_column, label_column=arguments.label_column, columns=columns)
+
+
+def share(text: str) -> float:
+    """A number from 0 up to, but not, 1."""
+    if not 0.0 <= float(text) < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share: 0 or more, below 1")
+    return float(text)
