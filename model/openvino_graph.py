@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 KEPT = "kept"
 PLACE = "place"
+# OpenVINO keeps what it has prepared for each number of tokens. In steps it has soon seen them all; one by one the
+# memory of a service grows for hours (docs/decisions.md).
+PACK_STEP = 16
 
 
 def pack_tokens(openvino: ModuleType, graph: Any) -> bool:
@@ -70,13 +73,16 @@ def packing(mask: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.int32]]:
         mask: bool [B, T], True = real token.
 
     Returns:
-        `kept`: int32 [N], where the real tokens stand among the B * T; one at least. `place`: int32 [B * T], where each
-        of those finds a vector among the N: its own if it is real.
+        `kept`: int32 [N], where the real tokens stand among the B * T, and the first place again and again up to a
+        multiple of `PACK_STEP`. `place`: int32 [B * T], where each of those finds a vector among the N: its own if it
+        is real.
     """
     real = mask.ravel()
-    kept = np.flatnonzero(real) if real.any() else np.zeros(1, dtype=np.int64)
+    found = np.flatnonzero(real)
+    kept = np.zeros(max(1, -(-len(found) // PACK_STEP)) * PACK_STEP, dtype=np.int32)
+    kept[: len(found)] = found
     place = np.maximum(np.cumsum(real) - 1, 0)
-    return {KEPT: kept.astype(np.int32), PLACE: place.astype(np.int32)}
+    return {KEPT: kept, PLACE: place.astype(np.int32)}
 
 
 def cut_off_head(openvino: ModuleType, graph: Any) -> Any:

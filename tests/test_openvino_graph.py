@@ -13,7 +13,7 @@ from lengnuan.model.encoder import Classifier, EncoderConfig
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.openvino_engine import OpenVinoEngine
-from lengnuan.model.openvino_graph import packing
+from lengnuan.model.openvino_graph import PACK_STEP, packing
 from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.training.export import check_parity, export_onnx
@@ -68,10 +68,16 @@ def test_a_graph_without_attention_is_left_as_it_is(tiny_bundle: Path) -> None:
 
 def test_packing_tells_where_the_real_tokens_are_and_where_each_place_finds_one() -> None:
     found = packing(np.array([[True, True, False], [True, False, False]]))
-    assert {name: value.tolist() for name, value in found.items()} == {"kept": [0, 1, 3], "place": [0, 1, 1, 2, 2, 2]}
+    assert found["kept"].tolist() == [0, 1, 3, *[0] * (PACK_STEP - 3)]
+    assert found["place"].tolist() == [0, 1, 1, 2, 2, 2]
     assert {value.dtype for value in found.values()} == {np.dtype(np.int32)}
 
 
 def test_packing_keeps_one_place_where_no_token_is_real() -> None:
     found = packing(np.zeros((2, 2), dtype=np.bool_))
-    assert {name: value.tolist() for name, value in found.items()} == {"kept": [0], "place": [0, 0, 0, 0]}
+    assert {name: value.tolist() for name, value in found.items()} == {"kept": [0] * PACK_STEP, "place": [0] * 4}
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(1, 16), (16, 16), (17, 32), (33, 48)])
+def test_packing_comes_in_steps(tokens: int, kept: int) -> None:
+    assert len(packing(np.ones((1, tokens), dtype=np.bool_))["kept"]) == kept
