@@ -14,6 +14,7 @@ from lengnuan.training.config import DataConfig, TrainConfig, load_config
 from lengnuan.training.data_commands import add_data_commands
 from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.errors import ResumeDiffers, TrainingError, UsageError
+from lengnuan.training.promotion_commands import add_promotion_commands
 from lengnuan.training.run_options import add_run_options, run_otherwise
 from lengnuan.training.stopping import stop_on_signals
 
@@ -25,7 +26,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 done, 1 a killed run ended differently (resume-proof), 2 usage, 3 data refused, 5 training collapsed,
-        6 not finite, 8 parity failed, 75 interrupted (the same command goes on from the last checkpoint).
+        6 not finite, 8 parity failed, 10 held and 11 rejected (compare, promote), 75 interrupted, or the bundle store
+        busy (the same command goes on).
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(commands.add_parser("evaluate", help="score a bundle on labelled files"))
     purpose = "measure what bfloat16, or float16 on CUDA, does to a bundle's answers; state it in its manifest"
     _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
+    add_promotion_commands(commands)
     add_data_commands(commands.add_parser("data", help="check, split, convert labelled files; public data sets"))
     _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))
     return parser

@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -15,6 +15,7 @@ from lengnuan.training.files import write_text
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class _Section(BaseModel):
@@ -222,14 +223,19 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> TrainConfig:
     Raises:
         UsageError: unreadable file, malformed change, unknown key or bad value; the message names the key.
     """
-    content = _read_toml(path)
+    return load_settings(TrainConfig, path, changes)
+
+
+def load_settings(kind: type[Settings], path: Path | None, changes: Sequence[str] = ()) -> Settings:
+    """Like `load_config`, for any kind of settings; without a file the defaults and the changes are all there is."""
+    content = _read_toml(path) if path else {}
     for change in changes:
         _apply(content, change)
     try:
-        return TrainConfig.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UsageError(f"config {path}: {problems}") from error
+        raise UsageError(f"{f'config {path}' if path else '--set'}: {problems}") from error
 
 
 def _read_toml(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -7,6 +7,9 @@ TrainingError
 ├── TrainingCollapsed    5   the model learnt nothing
 ├── NotFinite            6   loss or weights became NaN or infinite
 ├── ParityFailed         8   the exported graph does not answer like the network
+├── Held                10   a candidate that nothing shows to be better
+├── RejectedCandidate   11   a candidate that is worse than a limit allows
+├── StoreBusy           75   the bundle store can't be reached, or another promotion came first; the same command again
 └── Interrupted         75   told to stop; the same command goes on
 """
 
@@ -51,6 +54,24 @@ class ParityFailed(TrainingError):
     """The exported graph does not answer like the network it was made from."""
 
     exit_code = 8
+
+
+class Held(TrainingError):
+    """Nothing shows that the candidate is better; what is live stays."""
+
+    exit_code = 10
+
+
+class RejectedCandidate(TrainingError):
+    """The candidate is worse than a limit allows; what is live stays."""
+
+    exit_code = 11
+
+
+class StoreBusy(TrainingError):
+    """The bundle store can't be reached, or another promotion came first: give the same command again."""
+
+    exit_code = 75
 
 
 class Interrupted(TrainingError):

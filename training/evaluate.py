@@ -59,7 +59,7 @@ def evaluate_files(
         DataRefused: more lines than `data.max_rejected_share` have no text or no label of this bundle.
     """
     labels = LabelSet(bundle.labels, bundle.manifest.data.get("label_spellings", {}))
-    names = _names(files)
+    names = source_names(files)
     train_keys = {text_key(text) for path in train_files for text in read_texts(source_of(path, data))}
     found: dict[str, Any] = {}
     for name, path in names.items():
@@ -98,7 +98,8 @@ def mean_scores(found: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _names(files: Sequence[Path]) -> dict[str, Path]:
+def source_names(files: Sequence[Path]) -> dict[str, Path]:
+    """What each file is called: one that lies in a folder of its own (`hotel/test.tsv`) after the folder."""
     names: dict[str, Path] = {}
     for path in files:
         stem = path.name.split(".")[0]

@@ -5,6 +5,7 @@ that it replaces is gone.
 """
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,13 @@ def write_text(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.writing")
     aside.write_text(text, encoding="utf-8")
     _put(aside, path)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's content aside and put it in place of `target`."""
+    aside = target.with_name(f".{target.name}.writing")
+    shutil.copyfile(source, aside)
+    _put(aside, target)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
