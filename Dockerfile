@@ -18,7 +18,7 @@ COPY training training
 COPY service service
 COPY deploy/slim.sh deploy/slim.sh
 RUN python3 -m venv /opt/lengnuan \
-    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[serve]' \
+    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[serve,tracing]' \
     && sh deploy/slim.sh
 
 FROM ${GPU_BASE} AS build-gpu
@@ -26,7 +26,7 @@ COPY --from=build-cpu /src /src
 WORKDIR /src
 # Both packages install the same folder `onnxruntime`, so one has to go before the other comes.
 RUN python3 -m venv /opt/lengnuan \
-    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[serve]' \
+    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[serve,tracing]' \
     && /opt/lengnuan/bin/pip uninstall --yes onnxruntime \
     && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt onnxruntime-gpu \
     && sh deploy/slim.sh

@@ -19,7 +19,7 @@ $(SERVE): $(PACKAGES) | $(BIN)/python
 
 # The link lets mypy find the folders under their import names (see docs/decisions.md).
 $(ALL): $(PACKAGES) | $(BIN)/python
-	$(BIN)/python -m pip install -c constraints.txt -e '.[serve,train,data,s3,mlflow,dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[serve,tracing,train,data,s3,mlflow,dev]'
 	mkdir -p .types
 	ln -sfn .. .types/lengnuan
 	touch $(SERVE) $@

@@ -53,8 +53,8 @@ def main(argv: list[str] | None = None) -> int:
     except tuple(EXIT_CODES) as error:
         log.error("%s", error)
         return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    except Exception:
-        log.exception("the service made a mistake")
+    except Exception as error:
+        log.exception("the service made a mistake: %s", error)
         return 1
     return 0
 

@@ -24,7 +24,7 @@ LONGEST_REQUEST_ID = 64
 UNMATCHED = "unmatched"
 
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
-_QUIET_ROUTES = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
+QUIET_ROUTES = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
 
 
 class Access:
@@ -65,6 +65,7 @@ class Access:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"
                 if self._lifecycle.draining:
                     headers["Connection"] = "close"
             await send(message)
@@ -94,8 +95,13 @@ class Access:
         route = _template(scope)
         self._metrics.observe_http(route, method, status, seconds)
         fields = {"route": route, "method": method, "status": status, "duration_ms": round(seconds * 1000, 3)}
-        fields |= {name: scope["state"][name] for name in ("request_id", "items", "code") if name in scope["state"]}
-        log.log(logging.DEBUG if route in _QUIET_ROUTES else logging.INFO, "request", extra={"fields": fields})
+        state = scope["state"]
+        state["route"], state["status"] = route, status
+        fields |= {name: state[name] for name in ("request_id", "items", "code") if name in state}
+        if "key" in state:
+            fields["key"] = state["key"].name
+            self._metrics.observe_key(state["key"].name, status, state.get("items", 0))
+        log.log(logging.DEBUG if route in QUIET_ROUTES else logging.INFO, "request", extra={"fields": fields})
 
 
 def _template(scope: Scope) -> str:

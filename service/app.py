@@ -1,16 +1,20 @@
 """The application: settings in, FastAPI out. Nothing runs before its lifespan starts."""
 
+import asyncio
 import importlib.metadata
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from lengnuan.model.engine import Engine
-from lengnuan.service import explain, routes, stream, tokenize
-from lengnuan.service.access import Access
+from lengnuan.service import explain, pages, routes, stream, tokenize
+from lengnuan.service.access import REQUEST_ID, Access
+from lengnuan.service.authorize import HEADER, Authorize, document_keys
 from lengnuan.service.compat import oip, tei
 from lengnuan.service.errors import (
     ErrorWriter,
@@ -20,9 +24,14 @@ from lengnuan.service.errors import (
     ServiceError,
     error_response,
 )
+from lengnuan.service.keys import Keys
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.settings import Settings
+from lengnuan.service.routing import PRIORITY, TIMEOUT
+from lengnuan.service.settings import Settings, SettingsRefused, name_of
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 DESCRIPTION = """Chinese text classification.
 
@@ -40,9 +49,13 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 
     Returns:
         The application; its `state` has `settings`, `metrics` and `lifecycle`.
+
+    Raises:
+        SettingsRefused: the keys file can't be read, or tracing is not installed.
     """
     metrics = Metrics()
     lifecycle = Lifecycle(settings, metrics, engine)
+    tracing = _open_tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,6 +64,8 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
             yield
         finally:
             await lifecycle.stop()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.shutdown)
 
     # FastAPI's own /docs page loads its scripts from the internet; this one brings them along.
     app = FastAPIOffline(
@@ -58,20 +73,54 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         description=DESCRIPTION,
         version=importlib.metadata.version("lengnuan"),
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        # It would look for OpenTelemetry's global settings on every request, and put whole addresses into spans.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+        # It would look for OpenTelemetry's global settings on every request, and send whole addresses, bodies and the
+        # messages of exceptions; tracing.py has ours.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.lifecycle = lifecycle
-    app.add_middleware(Access, lifecycle=lifecycle, metrics=metrics)
+    _surround(app, settings, tracing)
     app.add_exception_handler(ServiceError, _reply)
     app.add_exception_handler(HTTPException, _reply)
     for routes_of in (routes, tokenize, explain, stream, tei, oip):
         routes_of.add_routes(app)
+    pages.add_docs(app)
     return app
+
+
+def _open_tracing(endpoint: str) -> "TracerProvider":
+    try:
+        from lengnuan.service.tracing import open_provider
+    except ImportError as error:
+        message = f"needs OpenTelemetry ({error}): pip install 'lengnuan[tracing]'"
+        raise SettingsRefused(f"{name_of('otlp_endpoint')}: {message}") from error
+    return open_provider(endpoint)
+
+
+def _surround(app: FastAPI, settings: Settings, tracing: "TracerProvider | None") -> None:
+    """Put on what every request passes, from the inside out. All of it is pure ASGI: see `Access`."""
+    metrics: Metrics = app.state.metrics
+    if settings.keys_file is not None:
+        writers = {"/v2": oip.error_response, "/predict": tei.error_response, "/info": tei.error_response}
+        app.add_middleware(Authorize, keys=Keys(settings.keys_file, metrics), writers=writers)
+        document_keys(app)
+    if settings.cors_origins:  # outside of the keys, since browsers ask for permission without one
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins.split(","),
+            allow_methods=("GET", "POST"),
+            allow_headers=("Authorization", HEADER, REQUEST_ID, TIMEOUT, PRIORITY),
+            expose_headers=(REQUEST_ID, "Retry-After"),
+        )
+    app.add_middleware(Access, lifecycle=app.state.lifecycle, metrics=metrics)
+    if tracing is not None:
+        from lengnuan.service.tracing import Tracing
+
+        app.add_middleware(Tracing, tracer=tracing.get_tracer("lengnuan"))
 
 
 async def _reply(request: Request, error: Exception) -> Response:

@@ -57,6 +57,12 @@ class Scored:
     infer_s: float
 
 
+def longest_wait(scores: Iterable[Scored | ServiceError]) -> tuple[float, float]:
+    """Seconds in the queue and in the engine of the row that was answered last; zeros when none was."""
+    waits = [(score.queue_s, score.infer_s) for score in scores if isinstance(score, Scored)]
+    return max(waits, key=sum, default=(0.0, 0.0))
+
+
 @dataclass(frozen=True, eq=False)
 class Pending:
     """One waiting row. Times are `time.monotonic()`.

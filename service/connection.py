@@ -46,7 +46,7 @@ def check_kind(request: Request, kinds: Sequence[str]) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
         raise UnsupportedMediaType(f"the body must come with Content-Type: {kinds[0]}")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if any(encoding.lower() != "identity" for encoding in request.headers.getlist("content-encoding")):
         raise UnsupportedMediaType("the body must not be compressed")
 
 

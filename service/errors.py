@@ -3,12 +3,14 @@
 ```
 ServiceError
 ├── EmptyBody, NotUtf8, InvalidJson                                   400
+├── Unauthorized                                                      401
+├── Forbidden                                                         403
 ├── NotFound, UnknownModel                                            404
 ├── MethodNotAllowed                                                  405
 ├── BodyTooLarge, TooManyTexts, TextTooLarge                          413
 ├── UnsupportedMediaType                                              415
 ├── InvalidRequest, UnknownField, EmptyText, InvalidUnicode, TextTooLong   422
-├── Overloaded                                                        429
+├── Overloaded, RateLimited                                           429
 ├── ClientClosed                                                      499, only ever logged
 ├── EngineFailed, InternalError                                       500
 ├── NotReady                                                          503
@@ -117,6 +119,22 @@ class InvalidJson(ServiceError):
     status, code, outcome = 400, "invalid_json", "invalid"
 
 
+class Unauthorized(ServiceError):
+    """No API key, or one that is not valid."""
+
+    status, code, outcome = 401, "unauthorized", "invalid"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers = {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(ServiceError):
+    """The API key is valid, but not for this path."""
+
+    status, code, outcome = 403, "forbidden", "invalid"
+
+
 class NotFound(ServiceError):
     """No such path."""
 
@@ -203,6 +221,21 @@ class Overloaded(ServiceError):
 
     def __init__(self, message: str, *, retry_after_s: int, limit: int, actual: int) -> None:
         super().__init__(message, limit=limit, actual=actual)
+        self.headers = {"Retry-After": str(retry_after_s)}
+
+
+class RateLimited(ServiceError):
+    """The API key has asked too often of late.
+
+    Args:
+        message: see `ServiceError`.
+        retry_after_s: when it may ask again.
+    """
+
+    status, code, outcome = 429, "rate_limited", "shed"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
         self.headers = {"Retry-After": str(retry_after_s)}
 
 

@@ -20,6 +20,7 @@ from lengnuan.service.routing import (
     TEXT_ERRORS,
     body_of,
     check_model,
+    count_texts,
     documented,
     json_reply,
     lifecycle_of,
@@ -106,7 +107,7 @@ async def _explain(request: Request, served: ServedModel, wanted: ExplainRequest
         message = "the text has too many words to leave out"
         raise TooManyTexts(message, param="input", limit=settings.max_texts - 1, actual=len(spans))
     without = [text[:start] + text[end:] for start, end in spans]
-    request.state.items = 1 + len(without)
+    count_texts(request, 1 + len(without))
     answers = await served.classify([text, *without], wanted.on_long, True, deadline, priority_of(request))
     whole, *others = answers.items
     if isinstance(whole, ServiceError):

@@ -128,7 +128,7 @@ class Lifecycle:
         except (ModelError, SettingsRefused) as error:
             self.failure = error
         except Exception as error:  # kept for whoever waits for `settled`, and logged here with its place
-            log.exception("loading failed")
+            log.exception("loading failed: %s", error)
             self.failure = error
         finally:
             self.settled.set()

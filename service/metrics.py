@@ -43,6 +43,7 @@ class Metrics:
         self._add_items()
         self._add_batches()
         self._add_model()
+        self._add_keys()
 
     def _add_http(self) -> None:
         self.http_requests = self._counter("http_requests", "Requests answered.", "route", "method", "status")
@@ -117,6 +118,13 @@ class Metrics:
             "warmup_seconds", "Time for the smallest and the largest batch, before ready."
         )
 
+    def _add_keys(self) -> None:
+        self.key_requests = self._counter(
+            "key_requests", "Requests answered, by the name of their key.", "key", "status"
+        )
+        self.key_texts = self._counter("key_texts", "Texts that came in, by the name of the key.", "key")
+        self.keys_stale = self._gauge("keys_stale", "1 when the newest keys file could not be read.")
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
 
@@ -134,6 +142,11 @@ class Metrics:
         """One finished request. `route` is a template, or `unmatched`."""
         self.http_requests.labels(route, method if method in METHODS else "other", str(status)).inc()
         self.http_seconds.labels(route, f"{status // 100}xx").observe(seconds)
+
+    def observe_key(self, key: str, status: int, texts: int) -> None:
+        """One finished request with a valid key. `key` is its name in the keys file."""
+        self.key_requests.labels(key, str(status)).inc()
+        self.key_texts.labels(key).inc(texts)
 
     @contextmanager
     def count_items(self, count: int) -> Iterator[list[Outcome]]:

@@ -20,6 +20,7 @@ from lengnuan.service.routing import (
     body_of,
     check_count,
     check_model,
+    count_texts,
     documented,
     json_reply,
     lifecycle_of,
@@ -69,7 +70,7 @@ async def classify(request: Request) -> Response:
     served = lifecycle_of(request).model()
     check_model(wanted.model, served)
     check_count(wanted.texts, settings)
-    request.state.items = len(wanted.texts)
+    count_texts(request, len(wanted.texts))
     deadline = received + patience_s(request, wanted.timeout_ms)
     priority = priority_of(request, wanted.priority)
     work = served.classify(wanted.texts, wanted.on_long, wanted.partial, deadline, priority)

@@ -10,6 +10,7 @@ from lengnuan.service import errors
 from lengnuan.service.batching import PRIORITIES, Priority
 from lengnuan.service.connection import LENGTH_DIGITS
 from lengnuan.service.errors import ErrorReply, ServiceError
+from lengnuan.service.keys import Key
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
@@ -65,6 +66,24 @@ def check_count(texts: Sequence[str], settings: Settings, param: str = "input") 
     if len(texts) > settings.max_texts:
         message = "the request has too many texts; split it"
         raise errors.TooManyTexts(message, param=param, limit=settings.max_texts, actual=len(texts))
+
+
+def count_texts(request: Request, count: int) -> None:
+    """Note how many texts a request has, for its log line and for the rate of its key.
+
+    Raises:
+        RateLimited: that many are too many.
+    """
+    key = key_of(request)
+    if key is not None:
+        key.take_texts(count)
+    request.state.items = count
+
+
+def key_of(request: Request) -> Key | None:
+    """The API key that the request came with; None where none is needed."""
+    found: Key | None = request.scope["state"].get("key")
+    return found
 
 
 def patience_s(request: Request, timeout_ms: int | None = None) -> float:

@@ -17,7 +17,7 @@ from lengnuan.model.engine import Engine, Logits
 from lengnuan.model.probabilities import Prediction, decide
 from lengnuan.model.text import has_lone_surrogate
 from lengnuan.service.batcher import Batcher
-from lengnuan.service.batching import PRIORITIES, Limits, Priority, Scored
+from lengnuan.service.batching import PRIORITIES, Limits, Priority, Scored, longest_wait
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import (
     DeadlineExceeded,
@@ -32,6 +32,7 @@ from lengnuan.service.errors import (
 from lengnuan.service.metrics import Metrics
 from lengnuan.service.schemas import OnLong
 from lengnuan.service.settings import Settings
+from lengnuan.service.stages import note, note_run, noting
 from lengnuan.service.threads import EngineThreads
 
 T = TypeVar("T")
@@ -157,19 +158,22 @@ class ServedModel:
             encoded = await self.encode_all(texts, on_long, deadline)
             tokenize_s = time.monotonic() - started
             self._metrics.tokenize_seconds.observe(tokenize_s)
+            if noting():
+                tokens = sum(item.tokens for item in encoded if isinstance(item, Encoded))
+                note("tokenize", started, tokenize_s, texts=len(texts), tokens=tokens)
             if not partial:
                 _raise_first(encoded)
             rows = [row for item in encoded if isinstance(item, Encoded) for row in item.rows]
             self._check_rows(len(rows))
             scores = await self.batcher.score(rows, deadline, priority) if rows else []
             returned = time.monotonic()
+            queue_s, infer_s = longest_wait(scores)
+            note_run(returned, queue_s, infer_s, len(rows))
             items = await self._answer_all(encoded, iter(scores))
             self._metrics.postprocess_seconds.observe(time.monotonic() - returned)
             outcomes += [_outcome(item) for item in items]
         if not partial:
             _raise_first(items)
-        waits = [(score.queue_s, score.infer_s) for score in scores if isinstance(score, Scored)]
-        queue_s, infer_s = max(waits, key=sum, default=(0.0, 0.0))
         return Answers(items, tokenize_s, queue_s, infer_s)
 
     def _check_rows(self, rows: int) -> None:

@@ -44,6 +44,17 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least urgent line to log")
     log_format: LogFormat = Field("auto", description="text, json, or text on a terminal and JSON elsewhere")
+    keys_file: Path | None = Field(None, description="TOML file of API keys (docs/http.md); without it none is needed")
+    cors_origins: str = Field(
+        "",
+        pattern=r"^(|\*|https?://[^/,\s*]+(,https?://[^/,\s*]+)*)$",
+        description="pages that browsers let call the service: https://a.example,https://b.example, or *",
+    )
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(|https?://[^/@\s]+(/\S*)?)$",
+        description="OpenTelemetry collector to send traces to, such as http://otel:4318",
+    )
     device: Device = Field("auto", description="cuda means CUDA or an error; auto falls back to the CPU")
     engine: EngineName = Field("auto", description="runtime; auto takes the fastest that is here")
     precision: PrecisionName = Field(

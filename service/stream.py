@@ -20,12 +20,14 @@ from lengnuan.service import errors
 from lengnuan.service.batching import Priority
 from lengnuan.service.connection import check_kind, until_gone
 from lengnuan.service.errors import ClientClosed, DeadlineExceeded, ErrorReply, Overloaded, ServiceError, TooManyTexts
+from lengnuan.service.keys import Key
 from lengnuan.service.replies import classification
 from lengnuan.service.routing import (
     PRIORITY_HEADER,
     body_of,
     check_model,
     documented,
+    key_of,
     lifecycle_of,
     priority_of,
     schema_of,
@@ -62,6 +64,7 @@ class Job:
     settings: Settings
     priority: Priority
     request_id: str
+    key: Key | None
 
 
 def add_routes(app: FastAPI) -> None:
@@ -102,7 +105,7 @@ async def classify_stream(request: Request) -> Response:
     first = await anext(blocks, None)  # before the reply, so that a client that expects 100 Continue gets it
     if first is None:
         raise errors.EmptyBody('the request has no body; it needs lines such as {"input": "..."}')
-    job = Job(served, options, settings, priority, request.state.request_id)
+    job = Job(served, options, settings, priority, request.state.request_id, key_of(request))
     # Otherwise StreamingResponse would read the body itself, to see the client hang up.
     request.scope["asgi"] = {**request.scope.get("asgi", {}), "spec_version": "2.4"}
     parts = _parts(request, first, blocks, min(PART_LINES, settings.max_texts))
@@ -201,6 +204,8 @@ async def _answers(request: Request, parts: AsyncIterator[Part], job: Job) -> As
 async def _answer_part(first: int, lines: Block, job: Job) -> bytes:
     """The reply to some lines, of which the first one is line `first` of the body, counted from 0."""
     read = [_read(line) for line in lines]
+    if job.key is not None:
+        await asyncio.sleep(job.key.owe_texts(len(lines)))
     answers = iter(await _classify([text for text in read if isinstance(text, str)], job))
     reply = bytearray()
     for index, text in enumerate(read, start=first):

@@ -87,6 +87,24 @@ def test_nothing_prints(file: Path) -> None:
 
 
 @every_file
+def test_nothing_is_read_that_could_run_code(file: Path) -> None:
+    """No pickle and its like: a bundle, a run folder, a key or a table is data."""
+    modules = {name.split(".")[0] for name in imported(file)}
+    assert modules & {"cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"} == set()
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle":
+            assert node.attr == "UnpicklingError", node.lineno  # what torch raises when it refuses a file
+        assert not (isinstance(node, ast.ImportFrom) and node.module == "pickle"), file
+        if isinstance(node, ast.Call):
+            named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "compile", "__import__", "os.system"), node.lineno
+            assert "shell" not in named, node.lineno
+            assert named.get("allow_pickle", "False") == "False", node.lineno
+            assert called != "torch.load" or named.get("weights_only") == "True", node.lineno
+
+
+@every_file
 def test_names_say_something(file: Path) -> None:
     names = [*file.relative_to(ROOT).with_suffix("").parts]
     names += [node.name for node in ast.walk(tree_of(file)) if isinstance(node, ast.ClassDef | Function)]

@@ -57,7 +57,7 @@ async def test_every_reference_leads_somewhere_in_the_document(tmp_path: Path) -
 
 @async_test
 async def test_every_route_is_documented_with_what_it_reads_and_writes(tmp_path: Path) -> None:
-    pages = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/static-offline-docs"}
+    pages = {"/openapi.json", "/docs", "/static-offline-docs"}
     async with serving(tmp_path) as (client, app):
         paths = (await document(client))["paths"]
     assert paths.keys() == {route.path for route in app.routes} - pages

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collector import closed_endpoint
 from fastapi import FastAPI
+from keys_file import bearer, entry, write_keys
 from service_fixtures import FakeEngine, async_test, eventually, serving, value
 from starlette.types import Message
 
@@ -83,9 +85,15 @@ async def test_a_deadline_that_passes_while_much_text_is_tokenised(tmp_path: Pat
 
 
 @async_test
-async def test_texts_of_a_client_that_hangs_up_are_not_run(tmp_path: Path) -> None:
+async def test_texts_of_a_client_that_hangs_up_are_not_run_with_all_middleware_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lengnuan.service.tracing.EXPORT_TIMEOUT_S", 0.1)
     engine = FakeEngine()
-    async with serving(tmp_path, engine) as (client, app):
+    settings = {"otlp_endpoint": closed_endpoint(), "cors_origins": "https://a.example"}
+    keys_file = write_keys(tmp_path, entry("shop", "ln_shop"))
+    async with serving(tmp_path, engine, keys_file=keys_file, **settings) as (client, app):
+        client.headers.update(bearer("ln_shop"))
         engine.gate.clear()
         running = asyncio.create_task(client.post(URL, json={"input": "好"}))
         await engine.wait_entered()
@@ -104,7 +112,11 @@ async def post_and_hang_up(app: FastAPI, body: dict[str, Any]) -> None:
     """A whole request, all middleware included, whose client is gone as soon as its texts wait."""
     scope = {
         **{"type": "http", "method": "POST", "path": URL, "query_string": b"", "http_version": "1.1"},
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"x-api-key", b"ln_shop"),
+            (b"origin", b"https://a.example"),
+        ],
     }
     messages: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
     waiting = app.state.lifecycle.served.batcher.waiting

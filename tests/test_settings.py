@@ -26,6 +26,7 @@ def test_every_setting_is_a_variable_and_a_flag(monkeypatch: pytest.MonkeyPatch)
         **{"max_texts": 2, "max_chars": 3, "max_body_bytes": 4, "max_batch_rows": 5, "max_batch_tokens": 6},
         **{"max_padding_share": 0.25, "queue_items": 7, "queue_tokens": 8, "request_timeout_s": 9.0},
         **{"keep_alive_s": 10, "drain_delay_s": 11.0, "shutdown_timeout_s": 12, "stalled_after_s": 13.0},
+        **{"keys_file": "/y", "cors_origins": "https://a.example", "otlp_endpoint": "http://b:1"},
         **{"dead_after_s": 14.0, "max_failed_batches": 15, "cache_size": 16, "predict_flat_list": True},
         **{"queue_wait_s": 17.0, "bulk_run_s": 18.0, "bulk_wait_s": 19.0},
     }

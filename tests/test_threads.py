@@ -60,6 +60,43 @@ def machine(root: Path, cgroup: str, files: dict[str, str]) -> Path:
             id="v1, parent",
         ),
         pytest.param(V1 + V2, {"pod/app/cpu.max": "100000 100000"}, 1, id="both hierarchies"),
+        pytest.param(
+            "0::/a/b/c/d\n",
+            {"a/b/c/d/cpu.max": "max 100000", "a/b/c/cpu.max": "600000 100000", "a/cpu.max": "250000 100000"},
+            3,
+            id="v2, the tightest of four nested groups",
+        ),
+        pytest.param(
+            V1,
+            {
+                **{"cpu,cpuacct/pod/app/cpu.cfs_quota_us": "400000", "cpu,cpuacct/pod/app/cpu.cfs_period_us": "100000"},
+                **{"cpu,cpuacct/pod/cpu.cfs_quota_us": "150000", "cpu,cpuacct/pod/cpu.cfs_period_us": "100000"},
+            },
+            2,
+            id="v1, the tightest of two nested groups",
+        ),
+        pytest.param(
+            "4:cpuacct,cpu:/pod\n",
+            {"cpuacct,cpu/pod/cpu.cfs_quota_us": "300000", "cpuacct,cpu/pod/cpu.cfs_period_us": "100000"},
+            3,
+            id="v1, the controllers in another order",
+        ),
+        pytest.param(
+            "4:cpu,cpuacct:/pod\n0::/pod\n",
+            {
+                **{"cpu,cpuacct/pod/cpu.cfs_quota_us": "300000", "cpu,cpuacct/pod/cpu.cfs_period_us": "100000"},
+                "unified/pod/cgroup.procs": "1",
+            },
+            3,
+            id="hybrid, the quota in v1",
+        ),
+        pytest.param(
+            "5:cpuset:/pod\n",
+            {"cpuset/pod/cpu.cfs_quota_us": "100000", "cpuset/pod/cpu.cfs_period_us": "100000"},
+            8,
+            id="v1, another controller",
+        ),
+        pytest.param("0::/../other\n", {"cpu.max": "200000 100000"}, 2, id="v2, a group outside the namespace"),
         pytest.param(V2, {"pod/app/cpu.max": ""}, 8, id="an empty file"),
         pytest.param("", {}, 8, id="no cgroups"),
     ],

@@ -37,6 +37,7 @@ from lengnuan.service.routing import (
     body_of,
     check_count,
     check_model,
+    count_texts,
     documented,
     json_reply,
     lifecycle_of,
@@ -55,10 +56,11 @@ BY_DEFAULT = ("label", "probabilities", "truncated")
 
 async def _speak(request: Request) -> None:
     """Every error of the route, whoever raises it, takes the protocol's shape."""
-    request.state.error_response = _error_response
+    request.state.error_response = error_response
 
 
-def _error_response(error: ServiceError, _: str) -> Response:
+def error_response(error: ServiceError, _: str) -> Response:
+    """An error in the protocol's shape."""
     body = InferError(error=error.sentence()).model_dump_json()
     return Response(body, error.status, error.headers, JSON)
 
@@ -158,7 +160,7 @@ async def infer(request: Request) -> Response:
     served = _served(request)
     texts = texts_of(wanted.inputs[0], body[length:])
     check_count(texts, settings, "inputs")
-    request.state.items = len(texts)
+    count_texts(request, len(texts))
     timeout_us = wanted.parameters.timeout
     deadline = time.monotonic() + patience_s(request, None if timeout_us is None else -(-timeout_us // 1000))
     work = served.classify(texts, wanted.parameters.on_long, False, deadline, priority_of(request))

@@ -24,6 +24,7 @@ from lengnuan.service.routing import (
     TEXT_ERRORS,
     body_of,
     check_count,
+    count_texts,
     documented,
     lifecycle_of,
     patience_s,
@@ -41,6 +42,7 @@ MEANINGS: dict[type[ServiceError], tuple[int, ErrorType]] = {
     errors.InvalidUnicode: (422, "Tokenizer"),
     errors.EngineFailed: (424, "Backend"),
     errors.Overloaded: (429, "Overloaded"),
+    errors.RateLimited: (429, "Overloaded"),
     errors.InternalError: (500, "Backend"),
     errors.NotReady: (503, "Unhealthy"),
     errors.DeadlineExceeded: (504, "Overloaded"),
@@ -129,7 +131,7 @@ class Info(BaseModel):
 
 async def _speak(request: Request) -> None:
     """Every error of the route, whoever raises it, takes the protocol's shape."""
-    request.state.error_response = _error_response
+    request.state.error_response = error_response
 
 
 def add_routes(app: FastAPI) -> None:
@@ -156,7 +158,8 @@ def _status_of(error: type[ServiceError]) -> int:
     return MEANINGS[error][0] if error in MEANINGS else error.status
 
 
-def _error_response(error: ServiceError, _: str) -> Response:
+def error_response(error: ServiceError, _: str) -> Response:
+    """An error in the protocol's shape."""
     kind = MEANINGS[type(error)][1] if type(error) in MEANINGS else "Validation"
     if isinstance(error, errors.TextTooLong):
         error.message = "the text has more tokens than the model reads; truncate=true would cut it"
@@ -173,7 +176,7 @@ async def predict(request: Request) -> Response:
     texts = _texts(wanted.inputs, settings.predict_flat_list)
     served = lifecycle_of(request).model()
     check_count(texts, settings, "inputs")
-    request.state.items = len(texts)
+    count_texts(request, len(texts))
     deadline = time.monotonic() + patience_s(request)
     work = served.classify(texts, _long_rule(wanted), False, deadline, priority_of(request))
     answers = await unless_gone(request, work)

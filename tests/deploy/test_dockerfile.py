@@ -68,13 +68,14 @@ def test_the_entry_point_gets_the_signals_itself(name: str) -> None:
 def test_everything_is_installed_at_pinned_releases() -> None:
     installs = re.findall(r"pip install ([^&;]+)", " && ".join(instructions("RUN")))
     found = [install.split()[-1].strip("'") for install in installs]
-    assert found == [".[serve]", ".[serve]", "onnxruntime-gpu", ".[train]"]
+    assert found == [".[serve,tracing]", ".[serve,tracing]", "onnxruntime-gpu", ".[train]"]
     assert all("-c constraints.txt" in install for install in installs)
 
 
 def test_the_serving_requirements_hold_no_training_library() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["serve"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + extras["serve"] + extras["tracing"]
     names = {re.split(r"[^a-zA-Z0-9-]", requirement)[0].lower() for requirement in wanted}
     assert names & TRAINING_ONLY == set()
 

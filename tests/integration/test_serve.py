@@ -52,6 +52,12 @@ class Served:
         connection.sendall("\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode())
         return connection
 
+    def peak_mb(self) -> float:
+        """The most memory that the process has had so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        [kilobytes] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+        return int(kilobytes) / 1024
+
     def wait_for(self, client: httpx.Client, sample: str, path: str = "/metrics") -> None:
         """Ask until `sample` is in the answer."""
         end = time.monotonic() + PATIENCE_S
@@ -139,16 +145,23 @@ def test_a_client_that_hangs_up_is_noticed(tiny_bundle: Path) -> None:
     assert served.process.returncode == 0
 
 
-def test_a_chunked_body_of_50_mb_is_refused_and_the_service_goes_on(tiny_bundle: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "kind", "status"),
+    [("/v1/classify", "application/json", 413), ("/v1/classify/stream", "application/x-ndjson", 200)],
+)
+def test_a_chunked_body_of_50_mb_is_refused_in_flat_memory(
+    tiny_bundle: Path, path: str, kind: str, status: int
+) -> None:
     chunks = (b" " * 500_000 for _ in range(100))
     with serve(tiny_bundle, "--drain-delay-s", "0") as served, httpx.Client(timeout=PATIENCE_S) as client:
-        headers = {"Content-Type": "application/json"}
-        reply = client.post(f"{served.url}/v1/classify", content=chunks, headers=headers)
+        peak_mb = served.peak_mb()
+        reply = client.post(f"{served.url}{path}", content=chunks, headers={"Content-Type": kind})
+        growth_mb = served.peak_mb() - peak_mb
         after = served.classify(client)
         served.process.send_signal(signal.SIGINT)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "body_too_large")
-    assert after.status_code == 200
-    assert served.process.returncode == 0
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, "body_too_large")
+    assert (after.status_code, served.process.returncode) == (200, 0)
+    assert growth_mb < 20
 
 
 def test_what_is_open_at_the_end_of_the_patience_is_answered_503(tiny_bundle: Path) -> None:
