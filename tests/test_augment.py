@@ -90,7 +90,7 @@ def test_off_by_default(tmp_path: Path) -> None:
     write_tsv(tmp_path / "train.tsv", sentences(60))
     corpus = read_corpus(small_config(tmp_path))
     assert corpus.synthetic == []
-    assert corpus.facts["synthetic_rows"] == {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0}
+    assert corpus.facts["synthetic_rows"] == {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0, "nonsense": 0}
     assert "synthetic" not in corpus.identity()
 
 

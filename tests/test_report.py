@@ -1,8 +1,8 @@
-"""Official and clean scores side by side: in the manifest's quote, the model card's table and the gate's table."""
+"""Official and clean scores side by side: in the manifest's quote and the gate's table."""
 
 from typing import Any
 
-from lengnuan.training.report import Findings, _card_table, _gate_table
+from lengnuan.training.report import Findings, _gate_table
 
 
 def figures(accuracy: float, rows: int) -> dict[str, Any]:
@@ -27,13 +27,6 @@ def test_the_manifest_quotes_the_clean_rows_beside_all() -> None:
 def test_without_a_leak_there_is_nothing_beside() -> None:
     for clean in (None, {"rows": 0}):
         assert "clean" not in Findings(metrics(clean), {}, {"reviews": None}, {}).short()["test"]["reviews"]  # type: ignore[dict-item]
-        assert len(_card_table(metrics(clean))) == 4
-
-
-def test_the_model_card_has_a_line_for_the_clean_rows() -> None:
-    lines = _card_table(metrics(figures(0.93, 852)))
-    assert lines[2].startswith("| reviews | 1,200 | 95.00 ")
-    assert lines[3].startswith("| reviews, clean rows | 852 | 93.00 ")
 
 
 def test_the_report_says_what_was_acknowledged() -> None:

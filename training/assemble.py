@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,17 +26,19 @@ from lengnuan.model.encoder import Classifier
 from lengnuan.model.engine import Engine, Logits, OnnxEngine, replay_golden, score
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import Tokenizer
-from lengnuan.training.calibrate import Calibration, fit_temperature, fit_threshold
+from lengnuan.training.calibrate import Calibration, coverage_curve, fit_temperature, fit_threshold
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, Examples
 from lengnuan.training.evaluate import mean_scores, scored
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
 from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import Selection
+from lengnuan.training.nonsense import CONFIDENT, KINDS, WANTED_SHARE, nonsense_figures
 from lengnuan.training.reduced import measure
 from lengnuan.training.referee import Referee
+from lengnuan.training.reference import Profiler, Reference
 from lengnuan.training.report import Findings, write_report
-from lengnuan.training.scores import Scored, calibration_error, margin, summary
+from lengnuan.training.scores import Scored, answered, calibration_error, margin, summary
 from lengnuan.training.splits import share_of
 
 log = logging.getLogger(__name__)
@@ -94,9 +96,9 @@ def make_bundle(trained: Trained, run_folder: Path) -> Path:
     _write_json(folder / GOLDEN, _golden(trained, engine))
     logits = {name: _logits(trained, engine, rows) for name, rows in trained.corpus.dev.items()}
     calibration, dev = _calibrate(trained, logits)
-    _write_json(folder / REFERENCE, _reference(trained, calibration, dev))
+    _reference(trained, calibration, dev).write(folder / REFERENCE)
     findings = _judge(trained, engine, calibration, dev, parity)
-    write_report(folder / "report", config, findings, run_folder / "metrics.jsonl")
+    write_report(folder / "report", config, findings, run_folder)
     precision = _precision(trained, folder / MODEL, logits)
     Bundle.write(folder, _manifest(trained, calibration, findings, precision))
     bundle = Bundle.load(folder)
@@ -173,7 +175,8 @@ def _judge(
             test[name].domains,
             test[name].leaked,
         )
-    summaries = {name: summary(part, labels) for name, part in test.items()}
+    threshold = calibration.abstain_threshold
+    summaries = {name: summary(part, labels) | {"answered": answered(part, threshold)} for name, part in test.items()}
     figures = {
         "labels": list(labels),
         "data": corpus.facts | {"tokens": _token_shares(trained)},
@@ -181,7 +184,8 @@ def _judge(
         | {"dev_accuracy_of_bundle": _mean_accuracy(dev), "dev_scores_of_students": trained.students},
         **({"seeds": trained.seeds} if trained.seeds else {}),
         "parity": parity,
-        "calibration": asdict(calibration),
+        "calibration": asdict(calibration) | _curve(trained, dev),
+        "nonsense": _nonsense(trained, engine, calibration.temperature),
         "dev": {name: summary(part, labels) for name, part in dev.items()},
         "test": {"files": summaries, "mean": mean_scores(summaries)} if summaries else {},
         "referee": {
@@ -192,6 +196,27 @@ def _judge(
         "margin_over_referee": margin(test, test_referee) if test else {},
     }
     return Findings(figures, dev, test, corpus.test)
+
+
+def _curve(trained: Trained, dev: dict[str, Scored]) -> dict[str, Any]:
+    """What abstaining brings on dev at every threshold, and what was asked of it."""
+    labels = np.concatenate([part.labels for part in dev.values()])
+    probabilities = np.concatenate([part.probabilities for part in dev.values()])
+    return {
+        "wanted_accuracy": trained.config.export.abstain_accuracy,
+        "dev_curve": coverage_curve(labels, probabilities),
+    }
+
+
+def _nonsense(trained: Trained, engine: Engine, temperature: float) -> dict[str, Any]:
+    found = nonsense_figures(trained.tokenizer, engine, trained.config.model.max_tokens, temperature)
+    if not found["passed"]:
+        log.warning(
+            "nonsense: random characters get a confidence under %g in %.1f %% of the cases, %.0f %% wanted: see "
+            "[augment] nonsense in docs/training.md",
+            *(CONFIDENT, 100 * min(found[kind]["below_limit"] for kind in KINDS), 100 * WANTED_SHARE),
+        )
+    return found
 
 
 def _token_shares(trained: Trained) -> dict[str, dict[str, float]]:
@@ -214,26 +239,16 @@ def _mean_accuracy(parts: dict[str, Scored]) -> float:
     return float(np.mean([part.right.mean() for part in parts.values()]))
 
 
-def _reference(trained: Trained, calibration: Calibration, dev: dict[str, Scored]) -> dict[str, Any]:
-    """What inputs and answers looked like in training, as shares only: the yardstick for drift in service."""
-    rows = [trained.tokenizer.encode(example.text) for example in trained.corpus.train]
-    lengths = np.array([len(row) for row in rows])
-    edges = [2**power for power in range(13)]
-    confidence = np.concatenate([part.probabilities.max(axis=1) for part in dev.values()])
-    labels = np.array([example.label for example in trained.corpus.train])
-    return {
-        "rows": len(rows),
-        "tokens_at_most": _cumulative(lengths, edges),
-        "unknown_token_share": float(np.mean([trained.tokenizer.unknown_share(row) for row in rows])),
-        "truncated_share": float((lengths > trained.config.model.max_tokens).mean()),
-        "label_share": {name: float((labels == i).mean()) for i, name in enumerate(trained.corpus.labels.names)},
-        "confidence_at_most": _cumulative(confidence, [round(x / 20, 2) for x in range(1, 21)]),
-        "abstained_share": float((confidence < calibration.abstain_threshold).mean()),
-    }
-
-
-def _cumulative(values: Any, edges: Sequence[float]) -> dict[str, float]:
-    return {str(edge): float((values <= edge).mean()) for edge in edges}
+def _reference(trained: Trained, calibration: Calibration, dev: dict[str, Scored]) -> Reference:
+    """What the training texts and the answers to dev looked like."""
+    corpus = trained.corpus
+    names = corpus.labels.names
+    profiler = Profiler(trained.tokenizer, trained.config.model.max_tokens, names)
+    profiler.add_texts([example.text for example in corpus.train])
+    for part in dev.values():
+        profiler.add_answers(part.probabilities, calibration.abstain_threshold)
+    labels = np.array([example.label for example in corpus.train])
+    return profiler.finish({name: float((labels == i).mean()) for i, name in enumerate(names)})
 
 
 def _manifest(trained: Trained, calibration: Calibration, findings: Findings, precision: Precision) -> Manifest:

@@ -186,7 +186,7 @@ def synthetic_rows(
         UsageError: rows are asked for and the classes are not `LABELS`.
     """
     if not config.rows and not config.noise_share:
-        return [], {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0}
+        return [], {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0, "nonsense": config.nonsense}
     if labels.names != LABELS:
         raise UsageError(
             f"[augment] is for the classes {list(LABELS)} in this order; these are {list(labels.names)}: "
@@ -198,6 +198,7 @@ def synthetic_rows(
     dropped = config.rows - len(generated) + len(copies) - len(kept)
     log.info("augment: %d sentences, %d noisy copies, %d dropped as dev or test", len(generated), len(kept), dropped)
     counts = {"generated": len(generated), "noisy_copies": len(kept), "held_out_dropped": dropped}
+    counts["nonsense"] = config.nonsense
     return generated + kept, counts
 
 

@@ -13,6 +13,7 @@ from lengnuan.model.errors import ModelError
 from lengnuan.training.config import DataConfig, TrainConfig, load_config
 from lengnuan.training.data_commands import add_data_commands
 from lengnuan.training.data_options import add_columns, data_config, share
+from lengnuan.training.drift_commands import add_drift, add_reference
 from lengnuan.training.errors import ResumeDiffers, TrainingError, UsageError
 from lengnuan.training.promotion_commands import add_promotion_commands
 from lengnuan.training.run_options import add_run_options, run_otherwise
@@ -26,8 +27,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 done, 1 a killed run ended differently (resume-proof), 2 usage, 3 data refused, 5 training collapsed,
-        6 not finite, 8 parity failed, 10 held and 11 rejected (compare, promote), 75 interrupted, or the bundle store
-        busy (the same command goes on).
+        6 not finite, 8 parity failed, 10 held and 11 rejected (compare, promote), 12 drift found, 75 interrupted, or
+        the bundle store busy (the same command goes on).
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
@@ -69,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     purpose = "measure what bfloat16, or float16 on CUDA, does to a bundle's answers; state it in its manifest"
     _add_measure(commands.add_parser("measure", help=purpose, description=purpose))
     add_promotion_commands(commands)
+    add_drift(commands.add_parser("drift", help="whether recent texts still look like those of the training time"))
+    add_reference(commands.add_parser("reference", help="profile texts, for `drift` to compare with"))
     add_data_commands(commands.add_parser("data", help="check, split, convert labelled files; public data sets"))
     _add_import(commands.add_parser("import", help="an encoder that somebody else trained, to start from"))
     return parser
@@ -144,6 +147,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are leaks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     add_columns(parser)
+    parser.add_argument("--nonsense", action="store_true", help="also say how sure it is of random characters")
     parser.add_argument("--domain-column", default="domain", help="rows are also scored by this column, if it is there")
     parser.add_argument("--max-rejected-share", type=share, default=0.05, help="more rejected lines are refused")
     parser.add_argument("--threads", type=int, default=0)
@@ -152,6 +156,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from lengnuan.training.evaluate import evaluate_files, recorded_referee, table, write_json
+    from lengnuan.training.nonsense import nonsense_figures, nonsense_lines
 
     bundle = Bundle.load(arguments.bundle)
     engine = OnnxEngine(bundle.model_file, "cpu", arguments.threads)
@@ -159,6 +164,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     data = data_config(arguments).model_copy(update=settings)
     found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
     sys.stdout.write(table(found, recorded_referee(bundle, found)))
+    if arguments.nonsense:
+        manifest = bundle.manifest
+        found["nonsense"] = nonsense_figures(bundle.tokenizer, engine, manifest.max_tokens, manifest.temperature)
+        sys.stdout.write(nonsense_lines(found["nonsense"]))
     if arguments.json:
         write_json(found, arguments.json)
 

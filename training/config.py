@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -64,6 +65,7 @@ class AugmentConfig(_Section):
 
     rows: Annotated[int, Field(ge=0)] = 0  # sentences from templates
     noise_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # of the real training rows, copied with noise
+    nonsense: Annotated[int, Field(ge=0)] = 0  # random characters, no label more likely than another; for any classes
 
 
 class TokenizerConfig(_Section):
@@ -167,6 +169,22 @@ class ExportConfig(_Section):
     abstain_accuracy: Annotated[float, Field(gt=0.0, le=1.0)] | None = None  # wanted on dev for what is not abstained
 
 
+class TrackingConfig(_Section):
+    """Where a run is shown besides its folder. Nothing leaves the machine unless this names a server."""
+
+    mlflow: str = ""  # address of an MLflow server; its user and password belong into its own variables
+    experiment: str = "lengnuan"
+
+    @model_validator(mode="after")
+    def _no_password(self) -> Self:
+        """The config is written into run folders."""
+        if "@" in urlsplit(self.mlflow).netloc:
+            raise ValueError(
+                "mlflow: no user or password in the address: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return self
+
+
 class TrainConfig(_Section):
     """Everything a run depends on; saved in the run folder as it was resolved."""
 
@@ -177,7 +195,8 @@ class TrainConfig(_Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     labels: dict[str, tuple[str, ...]] = {}  # name = spellings in the files, in the order of the outputs
     display_names: dict[str, str] = {}
-    sources: dict[str, str] = {}  # what each source is and its licence, for the model card
+    sources: dict[str, str] = {}  # what each source is, for the model card
+    licences: dict[str, str] = {}  # of those sources; the card says "not stated" of the others
     start_from: Path | None = None  # a run folder, bundle or imported encoder: where training begins
     average: tuple[Path, ...] = ()  # run folders: the mean of their best weights, and nothing is trained
     data: DataConfig
@@ -189,12 +208,16 @@ class TrainConfig(_Section):
     distill: DistillConfig = DistillConfig()
     fit: FitConfig = FitConfig()
     export: ExportConfig = ExportConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """What two sections say must go together."""
         if self.data.dev_share + self.data.test_share >= 1.0:
             raise ValueError("data.dev_share and data.test_share leave nothing to train on")
+        unknown = self.licences.keys() - self.sources.keys() - self.data.train.keys()
+        if unknown:
+            raise ValueError(f"[licences]: {sorted(unknown)} are named neither in [sources] nor in [data.train]")
         if not self.model.dropout and (self.fit.r_drop or self.fit.dropout_samples > 1):
             raise ValueError(
                 "fit.r_drop and fit.dropout_samples do nothing without model.dropout: set it, or drop them"

@@ -27,6 +27,7 @@ from lengnuan.training.job import Job
 from lengnuan.training.judge import predict
 from lengnuan.training.lesson import Lesson, labelled_lesson
 from lengnuan.training.losses import objective_for
+from lengnuan.training.nonsense import made_lesson
 from lengnuan.training.optimise import Optimiser
 from lengnuan.training.pretrain import HELD_OUT_SHARE, STEPS_BETWEEN_EVALUATIONS, pretrain
 from lengnuan.training.trial import Trial, trial
@@ -161,8 +162,7 @@ def _how(tried: Trial) -> str:
 
 
 def _lesson(job: Job) -> Lesson:
-    classes = len(job.corpus.labels.names)
-    return labelled_lesson(job.corpus.train, classes) + labelled_lesson(job.corpus.synthetic, classes)
+    return labelled_lesson(job.corpus.train, len(job.corpus.labels.names)) + made_lesson(job.config, job.corpus)
 
 
 def _judging(job: Job) -> float:

@@ -9,6 +9,7 @@ TrainingError
 ├── ParityFailed         8   the exported graph does not answer like the network
 ├── Held                10   a candidate that nothing shows to be better
 ├── RejectedCandidate   11   a candidate that is worse than a limit allows
+├── DriftFound          12   recent texts do not look like those of the training time
 ├── StoreBusy           75   the bundle store can't be reached, or another promotion came first; the same command again
 └── Interrupted         75   told to stop; the same command goes on
 """
@@ -72,6 +73,12 @@ class StoreBusy(TrainingError):
     """The bundle store can't be reached, or another promotion came first: give the same command again."""
 
     exit_code = 75
+
+
+class DriftFound(TrainingError):
+    """Recent texts, or the answers to them, do not look like those of the training time."""
+
+    exit_code = 12
 
 
 class Interrupted(TrainingError):

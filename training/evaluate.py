@@ -17,7 +17,7 @@ from lengnuan.training.config import DataConfig
 from lengnuan.training.data import Example, LabelSet, check_rejected, read_examples, read_texts, source_of
 from lengnuan.training.errors import UsageError
 from lengnuan.training.near import seen_keys
-from lengnuan.training.scores import Scored, summary
+from lengnuan.training.scores import Scored, answered, summary
 from lengnuan.training.shortcuts import find_shortcuts
 from lengnuan.training.splits import identity_of, keys_of, text_key
 
@@ -79,7 +79,8 @@ def evaluate_files(
 def _figures(bundle: Bundle, engine: Engine, examples: Sequence[Example], leaked: set[str]) -> dict[str, Any]:
     """Of one file; where marks give labels away, also with these taken out of the texts."""
     temperature = bundle.manifest.temperature
-    figures = summary(scored(examples, logits_of(bundle, engine, examples), temperature, leaked), bundle.labels)
+    answers = scored(examples, logits_of(bundle, engine, examples), temperature, leaked)
+    figures = summary(answers, bundle.labels) | {"answered": answered(answers, bundle.manifest.abstain_threshold)}
     shortcuts = find_shortcuts(examples)
     if not shortcuts.share:
         return figures
@@ -125,7 +126,7 @@ def recorded_referee(bundle: Bundle, found: Mapping[str, Any]) -> dict[str, Any]
 
 def table(found: Mapping[str, Any], referee: Mapping[str, Any] | None = None) -> str:
     """The figures as lines of text; `referee`: figures of the same sources, shown beside."""
-    head = f"{'':24}{'rows':>7}{'accuracy':>10}{'95 % interval':>16}{'macro-F1':>10}{'ECE':>8}"
+    head = f"{'':24}{'rows':>7}{'accuracy':>10}{'95 % interval':>16}{'macro-F1':>10}{'ECE':>8}{'by chance':>11}"
     lines = [head + (f"{'n-grams':>10}" if referee else "")]
     for name, figures in found["files"].items():
         lines.append(_table_row(name, figures) + (f"{100 * referee[name]['accuracy']:10.2f}" if referee else ""))
@@ -136,7 +137,7 @@ def table(found: Mapping[str, Any], referee: Mapping[str, Any] | None = None) ->
     if len(found["files"]) > 1:
         mean = found["mean"]
         line = f"{'mean':24}{'':7}{100 * mean['accuracy']:10.2f}{'':16}{100 * mean['macro_f1']:10.2f}{mean['ece']:8.3f}"
-        lines.append(line + (f"{100 * mean_scores(referee)['accuracy']:10.2f}" if referee else ""))
+        lines.append(line + (f"{'':11}{100 * mean_scores(referee)['accuracy']:10.2f}" if referee else ""))
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +146,7 @@ def _table_row(name: str, figures: Mapping[str, Any]) -> str:
     interval = f"{100 * low:.2f}-{100 * high:.2f}"
     return (
         f"{name[:24]:24}{figures['rows']:7d}{100 * figures['accuracy']:10.2f}{interval:>16}"
-        f"{100 * figures['macro_f1']:10.2f}{figures['ece']:8.3f}"
+        f"{100 * figures['macro_f1']:10.2f}{figures['ece']:8.3f}{figures['ece_by_chance']:11.3f}"
     )
 
 

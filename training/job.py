@@ -6,6 +6,7 @@ start.safetensors    the encoder that `start_from` gave, if it is set
 encoder.safetensors  the pretrained encoder, if there is a corpus
 beliefs.safetensors  what the teachers believe, if there are any; then also plain/, the student without them
 best.safetensors     the classifier's best weights
+effort.jsonl         time and energy spent
 bundle/              what is served
 """
 
@@ -27,18 +28,21 @@ from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.distill import BELIEFS, distilled_lesson
+from lengnuan.training.effort import measured
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
 from lengnuan.training.fit import build_classifier, fit, load_trained, selection_of
 from lengnuan.training.gate import refuse
 from lengnuan.training.judge import BEST
 from lengnuan.training.lesson import labelled_lesson
+from lengnuan.training.nonsense import made_lesson
 from lengnuan.training.optimise import Hardware, choose_hardware
 from lengnuan.training.pretrain import pretrain
 from lengnuan.training.splits import text_key
 from lengnuan.training.spread import SEEDS, read_seeds
 from lengnuan.training.start import ENCODER, START, start_from
 from lengnuan.training.tokenise import train_tokenizer
+from lengnuan.training.tracking import check_tracking, publish_bundle, tracked
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,8 @@ PLAIN = "plain"
 
 # Settings that do not decide what is learnt, so a run folder may be used again with others.
 _FREE: dict[str, Any] = {
-    **dict.fromkeys(("name", "threads", "device", "display_names", "sources", "export", "gate"), True),
+    **dict.fromkeys(("name", "threads", "device", "display_names", "sources", "licences"), True),
+    **dict.fromkeys(("export", "gate", "tracking"), True),
     **{"data": {"root"}, "fit": {"allow_collapsed"}},
 }
 
@@ -59,10 +64,11 @@ class Job:
         run_folder: made if missing.
 
     Raises:
-        UsageError: another config has already been run in that folder.
+        UsageError: another config has already been run in that folder, or `[tracking]` needs what isn't installed.
     """
 
     def __init__(self, config: TrainConfig, run_folder: Path) -> None:
+        check_tracking(config)
         self.config = config
         self.folder = run_folder
         self.hardware: Hardware = choose_hardware(config)
@@ -79,7 +85,7 @@ class Job:
         """The rows, the sub-words and, if there is a corpus, the pretrained encoder: all that training begins with."""
         _, tokenizer = self.corpus, self.tokenizer()
         if self.config.pretrain.corpus and not self.config.average:
-            pretrain(self.config, tokenizer, self.corpus_texts(), self.folder, self.hardware)
+            self._pretrain(tokenizer)
 
     def member(self, name: str, config: TrainConfig, corpus: Corpus) -> "Job":
         """A run of its own in the sub-folder `name`, that begins with what this one has prepared.
@@ -108,7 +114,11 @@ class Job:
         """
         if not self.config.pretrain.corpus:
             raise UsageError("config: pretrain.corpus is empty: name a file of texts, one a line")
-        return pretrain(self.config, self.tokenizer(), self.corpus_texts(), self.folder, self.hardware)
+        return self._pretrain(self.tokenizer())
+
+    def _pretrain(self, tokenizer: Tokenizer) -> Path:
+        with measured(self.folder, "pretrain"), tracked(self.config, self.folder):
+            return pretrain(self.config, tokenizer, self.corpus_texts(), self.folder, self.hardware)
 
     def fit(self) -> Path:
         """The classifier's weights, from the encoder in the folder if there is one; no bundle yet.
@@ -127,13 +137,17 @@ class Job:
         if self.config.average:
             average(self.config, tokenizer, corpus, self.folder, self.hardware)
             return
-        synthetic = labelled_lesson(corpus.synthetic, len(corpus.labels.names))
-        plain = labelled_lesson(corpus.train, len(corpus.labels.names)) + synthetic
+        with measured(self.folder, "fit"), tracked(self.config, self.folder):
+            self._learn(tokenizer, corpus)
+
+    def _learn(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
+        made = made_lesson(self.config, corpus)
+        plain = labelled_lesson(corpus.train, len(corpus.labels.names)) + made
         if not self.config.distill.teachers:
             fit(self.config, tokenizer, corpus, plain, self.folder, self.hardware)
             return
         # What was made to have a label needs no teacher's opinion.
-        lesson = distilled_lesson(self.config, corpus, self.folder, self.hardware) + synthetic
+        lesson = distilled_lesson(self.config, corpus, self.folder, self.hardware) + made
         fit(self.config, tokenizer, corpus, lesson, self.folder, self.hardware)
         (self.folder / PLAIN).mkdir(exist_ok=True)
         for name in (ENCODER, START):
@@ -165,7 +179,9 @@ class Job:
         selection = load_trained(model, best, allow_collapsed=self.config.fit.allow_collapsed)
         seeds = read_seeds(self.folder)
         trained = Trained(self.config, corpus, tokenizer, model.eval(), selection, students, seeds)
-        return make_bundle(trained, self.folder)
+        bundle = make_bundle(trained, self.folder)
+        publish_bundle(self.config, self.folder, bundle)
+        return bundle
 
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer; if there is none, that of `average` or `start_from`, or one learnt on the texts."""

@@ -14,6 +14,10 @@ import torch
 from lengnuan.training import plots
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Examples
+from lengnuan.training.effort import effort_of
+from lengnuan.training.figures import SCORE_HEAD, percent, score_cells, span, verdict
+from lengnuan.training.model_card import answered_table, model_card
+from lengnuan.training.nonsense import KINDS
 from lengnuan.training.scores import Scored
 from lengnuan.training.spread import seeds_sentence, seeds_table
 
@@ -67,13 +71,15 @@ def _quoted(found: Mapping[str, Any]) -> dict[str, Any]:
     return figures | ({"clean": {key: clean[key] for key in keys}} if clean["rows"] else {})
 
 
-def write_report(folder: Path, config: TrainConfig, findings: Findings, metrics_file: Path) -> None:
-    """Write the three files into `folder`; `metrics_file`: the run's metrics.jsonl, for the training curve."""
+def write_report(folder: Path, config: TrainConfig, findings: Findings, run_folder: Path) -> None:
+    """Write the three files into `folder`; the run folder tells the training curve and what it cost."""
     folder.mkdir(parents=True)
     resolved = config.model_copy(update={"data": config.data.model_copy(update={"root": Path()})})
-    figures = findings.figures | {"config": resolved.model_dump(mode="json"), "made_with": _versions()}
+    settings = resolved.model_dump(mode="json", exclude={"tracking"})
+    made = {"config": settings, "made_with": _versions(), "effort": effort_of(run_folder)}
+    figures = findings.figures | made
     (folder / "metrics.json").write_text(json.dumps(figures, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(_page(config, findings, metrics_file), encoding="utf-8")
+    (folder / "report.html").write_text(_page(config, findings, run_folder / "metrics.jsonl"), encoding="utf-8")
     (folder / "MODEL_CARD.md").write_text(model_card(config, figures), encoding="utf-8")
 
 
@@ -90,6 +96,7 @@ def _page(config: TrainConfig, findings: Findings, metrics_file: Path) -> str:
     if "seeds" in figures:
         parts += ["<h2>Seeds</h2>", f"<p>{seeds_sentence(figures)}</p>", _table(*seeds_table(figures))]
     parts += ["<h2>Pictures</h2>", '<div class="plots">', *_pictures(findings, metrics_file), "</div>"]
+    parts += ["<h2>Abstaining and confidence</h2>", _answered_table(figures), _nonsense(figures)]
     parts += ["<h2>Data</h2>", _data_table(figures["data"])]
     if findings.test:
         parts += ["<h2>Worst errors</h2>", _worst_errors(findings)]
@@ -102,44 +109,27 @@ def _page(config: TrainConfig, findings: Findings, metrics_file: Path) -> str:
 
 
 def _config_text(config: TrainConfig) -> str:
-    return json.dumps(config.model_dump(mode="json", exclude={"data": {"root"}}), ensure_ascii=False, indent=2)
-
-
-def verdict(figures: Mapping[str, Any]) -> str:
-    """One sentence: is the network worth having over the referee?"""
-    if not figures["margin_over_referee"]:
-        dev = figures["training"]["dev_accuracy_of_bundle"]
-        return (
-            f"No test rows. Dev accuracy {100 * dev:.2f} %, n-grams {100 * figures['referee']['dev_accuracy']:.2f} %."
-        )
-    found = figures["margin_over_referee"]["mean"]
-    low, high = (100 * bound for bound in found["interval"])
-    kind = "above" if low > 0 else "below" if high < 0 else "not distinguishable from"
-    mean = 100 * figures["test"]["mean"]["accuracy"]
-    return (
-        f"Mean test accuracy {mean:.2f} %, {100 * found['margin']:+.2f} points against the n-gram referee "
-        f"(95 % interval {low:+.2f} to {high:+.2f}): {kind} it."
-    )
+    settings = config.model_dump(mode="json", exclude={"data": {"root"}, "tracking": True})
+    return json.dumps(settings, ensure_ascii=False, indent=2)
 
 
 def _score_table(figures: Mapping[str, Any]) -> str:
-    head = ["source", "rows", "accuracy %", "95 % interval", "macro-F1 %", "ECE", "n-grams %", "margin"]
-    head += ["95 % interval"]
+    head = ["source", *SCORE_HEAD, "n-grams %", "margin", "95 % interval"]
     rows = []
     for name, found in figures["test"]["files"].items():
         gap = figures["margin_over_referee"]["sources"][name]
-        referee = [_percent(figures["referee"]["test"][name]["accuracy"]), f"{100 * gap['margin']:+.2f}"]
-        rows.append([name, *_cells(found), *referee, _range(gap["interval"], signed=True)])
+        referee = [percent(figures["referee"]["test"][name]["accuracy"]), f"{100 * gap['margin']:+.2f}"]
+        rows.append([name, *score_cells(found), *referee, span(gap["interval"], signed=True)])
         for kind in ("clean", "leaked"):
             part = found.get(kind, {"rows": 0})
             if part["rows"]:
-                rows.append([f"– {kind} rows", *_cells(part), "", "", ""])
+                rows.append([f"– {kind} rows", *score_cells(part), "", "", ""])
     return _table(head, rows)
 
 
 def _class_table(figures: Mapping[str, Any]) -> str:
     rows = [
-        [source, name, f"{found['rows']:,}", *(_percent(found[key]) for key in ("precision", "recall", "f1"))]
+        [source, name, f"{found['rows']:,}", *(percent(found[key]) for key in ("precision", "recall", "f1"))]
         for source, figures_of in figures["test"]["files"].items()
         for name, found in figures_of["classes"].items()
     ]
@@ -148,25 +138,11 @@ def _class_table(figures: Mapping[str, Any]) -> str:
 
 def _domain_table(figures: Mapping[str, Any]) -> str:
     rows = [
-        [source, domain, f"{found['rows']:,}", _percent(found["accuracy"]), _range(found["accuracy_interval"])]
+        [source, domain, f"{found['rows']:,}", percent(found["accuracy"]), span(found["accuracy_interval"])]
         for source, figures_of in figures["test"]["files"].items()
         for domain, found in figures_of.get("domains", {}).items()
     ]
     return _table(["source", "domain", "rows", "accuracy %", "95 % interval"], rows) if rows else ""
-
-
-def _cells(found: Mapping[str, Any]) -> list[str]:
-    accuracy = [_percent(found["accuracy"]), _range(found["accuracy_interval"])]
-    return [f"{found['rows']:,}", *accuracy, _percent(found["macro_f1"]), f"{found['ece']:.3f}"]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f}"
-
-
-def _range(bounds: tuple[float, float], *, signed: bool = False) -> str:
-    low, high = bounds
-    return f"{100 * low:+.2f} to {100 * high:+.2f}" if signed else f"{100 * low:.2f}–{100 * high:.2f}"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
@@ -178,6 +154,25 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _cell(text: str) -> str:
     return f'<td class="n">{text}' if _FIGURE.fullmatch(text) else f"<td>{html.escape(text)}"
+
+
+def _answered_table(figures: Mapping[str, Any]) -> str:
+    """What abstaining does at several thresholds on dev, and at the bundle's own on each test."""
+    curve = figures["calibration"]["dev_curve"]
+    rows = [[f"{threshold:.2f}", percent(share), percent(accuracy)] for threshold, share, accuracy in curve]
+    dev = _table(["threshold, on dev", "answered %", "right of those %"], rows[::5])
+    return dev + _table(*answered_table(figures)) if figures["test"] else dev
+
+
+def _nonsense(figures: Mapping[str, Any]) -> str:
+    found = figures["nonsense"]
+    head = ["nonsense: random characters", "texts", f"confidence under {found['limit']:g}, %", "mean confidence %"]
+    rows = [
+        [kind, f"{of['texts']:,}", percent(of["below_limit"]), percent(of["mean_confidence"])]
+        for kind, of in found.items()
+        if kind in KINDS
+    ]
+    return _table(head, rows)
 
 
 def _pictures(findings: Findings, metrics_file: Path) -> list[str]:
@@ -213,7 +208,7 @@ def _gate_table(facts: Mapping[str, Any]) -> str:
     for found in facts["gate"]:
         state = "within" if not found["past"] else "past, acknowledged" if found["acknowledged"] else "past"
         concern = found["concern"].replace("_", " ")
-        rows.append([concern, found["where"], _percent(found["share"]), _percent(found["limit"]), state])
+        rows.append([concern, found["where"], percent(found["share"]), percent(found["limit"]), state])
     return _table(["data gate", "where", "share %", "limit %", ""], rows)
 
 
@@ -229,72 +224,3 @@ def _worst_errors(findings: Findings) -> str:
     errors.sort(reverse=True)
     rows = [[text, name, label, answer, f"{p:.3f}"] for p, name, label, answer, text in errors[:WORST_ERRORS]]
     return _table(["text", "source", "label", "answer", "confidence"], rows)
-
-
-def model_card(config: TrainConfig, figures: Mapping[str, Any]) -> str:
-    """Markdown: what the model is, what it was made from, how good it is, what it is not for."""
-    facts, model, made = figures["data"], config.model, figures["made_with"]
-    by_label = ", ".join(f"{rows:,} {name}" for name, rows in facts["train_rows_by_label"].items())
-    lines = [
-        f"# Model card: {config.name}",
-        "",
-        f"{config.export.task.capitalize()} of Chinese text, the classes {', '.join(figures['labels'])}.",
-        f"A {model.layers}-layer, {model.width}-wide encoder with mean pooling, up to {model.max_tokens} tokens "
-        "(longer texts keep both ends).",
-        "",
-        "## Quality",
-        "",
-        verdict(figures),
-        "",
-        *_card_table(figures),
-        f"Temperature {figures['calibration']['temperature']:.3f}, abstains below a confidence of "
-        f"{figures['calibration']['abstain_threshold']:.3f}; both chosen on dev, where "
-        f"{_percent(figures['calibration']['dev_coverage'])} % of the rows are answered and "
-        f"{_percent(figures['calibration']['dev_accuracy_covered'])} % of those are right. {seeds_sentence(figures)}",
-        "",
-        "## Data",
-        "",
-        f"{facts['train_rows']:,} training rows ({by_label}), after dropping "
-        f"{facts['train_repeats_dropped']:,} repeats, {facts['train_conflicts_dropped']:,} rows whose text has two "
-        f"labels and {facts['train_leaked_dropped']:,} whose text is also in dev or test.{_made_up(facts)}",
-        "",
-        *(f"- **{name}**: {what}" for name, what in config.sources.items()),
-        "",
-        "## Limits",
-        "",
-        "It judges tone in texts like the ones above. It does not know irony, knows nothing after its data was "
-        "collected, and its confidence means little on other kinds of text. Do not use it to judge people.",
-        "",
-        "## Made by",
-        "",
-        f"Seed {config.seed}, Python {made['python']}, torch {made['torch']}; every setting is in metrics.json next to "
-        "this file.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _made_up(facts: Mapping[str, Any]) -> str:
-    """What `[augment]` added, as a sentence; nothing for nothing."""
-    added = facts["synthetic_rows"]
-    if not added["generated"] + added["noisy_copies"]:
-        return ""
-    return (
-        f" Added to them: {added['generated']:,} sentences made from templates and {added['noisy_copies']:,} copies of "
-        "rows with typing noise."
-    )
-
-
-def _card_table(figures: Mapping[str, Any]) -> list[str]:
-    if not figures["test"]:
-        return []
-    lines = [
-        "| test | rows | accuracy % | 95 % interval | macro-F1 % | ECE | n-grams % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, found in figures["test"]["files"].items():
-        referee = _percent(figures["referee"]["test"][name]["accuracy"])
-        lines.append(f"| {' | '.join([name, *_cells(found), referee])} |")
-        if found.get("clean", {"rows": 0})["rows"]:  # the same without the rows that are in train, or nearly
-            lines.append(f"| {' | '.join([f'{name}, clean rows', *_cells(found['clean']), ''])} |")
-    return [*lines, ""]

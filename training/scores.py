@@ -12,6 +12,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 Z95 = 1.959964  # two-sided 95 % of the normal distribution
 CALIBRATION_BINS = 15  # Guo et al. 2017 (arXiv:1706.04599), section 2
 BOOTSTRAP_ROUNDS = 1000
+CHANCE_ROUNDS = 200
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -64,6 +65,36 @@ def calibration_error(labels: Labels, probabilities: Floats) -> float:
     return float(sum(gaps))
 
 
+def calibration_chance(probabilities: Floats) -> float:
+    """The calibration error that so many rows with these confidences stay under 19 times in 20 if each is exactly true.
+
+    The error of few rows is never 0: shares in a bin scatter around any confidence, and only the excess is a fault.
+    Simulated: every row is right with the probability that its confidence says.
+    """
+    confidence = probabilities.max(axis=1)
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    random = np.random.default_rng(0)
+    expected = np.bincount(bins, confidence, CALIBRATION_BINS)
+    errors = [
+        np.abs(np.bincount(bins, random.random(len(bins)) < confidence, CALIBRATION_BINS) - expected).sum() / len(bins)
+        for _ in range(CHANCE_ROUNDS)
+    ]
+    return float(np.quantile(errors, 0.95))
+
+
+def answered(scored: Scored, threshold: float) -> dict[str, Any]:
+    """What abstaining below `threshold` does: share of the rows that are answered, and the accuracy of those."""
+    covered = scored.probabilities.max(axis=1) >= threshold
+    rows, right = int(covered.sum()), int(scored.right[covered].sum())
+    return {
+        "threshold": threshold,
+        "rows": rows,
+        "coverage": rows / max(1, len(covered)),
+        "accuracy": right / rows if rows else None,
+        "accuracy_interval": wilson_interval(right, rows),
+    }
+
+
 def macro_f1_interval(labels: Labels, answers: Labels, classes: int) -> tuple[float, float]:
     """95 % percentile bootstrap over rows, from the confusion matrix (so a round costs K x K, not N)."""
     counts = confusion_matrix(labels, answers, labels=range(classes)).ravel()
@@ -107,6 +138,7 @@ def _figures(scored: Scored, answers: Labels, labels: Sequence[str]) -> dict[str
         "macro_f1": float(f1[present].mean()),
         "macro_f1_interval": macro_f1_interval(scored.labels, answers, len(labels)),
         "ece": calibration_error(scored.labels, scored.probabilities),
+        "ece_by_chance": calibration_chance(scored.probabilities),
         "mean_confidence": float(scored.probabilities.max(axis=1).mean()),
         "classes": {
             name: {"precision": float(p), "recall": float(r), "f1": float(f), "rows": int(n)}
