@@ -6,7 +6,7 @@ SERVE := $(VENV)/.installed-serve
 ALL := $(VENV)/.installed-all
 PACKAGES := pyproject.toml constraints.txt
 
-.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench bench-peers deploy-check clean
+.PHONY: setup run test check retrain teachers default-bundle tiny-bundle bench bench-peers soak deploy-check clean
 
 setup: $(ALL)
 
@@ -88,6 +88,10 @@ bench-peers: $(ALL)
 	@set -e; for script in $(WITH_PEERS); do echo "== $$script"; \
 	$(BIN)/python $$script --install $(if $(DATA),--data $(DATA)) $(if $(WRITE),--write); done
 	@$(BIN)/python benchmarks/goals.py
+
+# 200,000 requests at a faulty service, some minutes; SOAK="--requests 20000 --clients 8" for another size.
+soak: $(ALL)
+	PYTHONPATH=tests $(BIN)/python -m soak $(SOAK)
 
 # All that can be said of deploy/ without a cluster. Installs its tools under .cache, and Debian's prometheus if it is root.
 deploy-check: $(ALL)

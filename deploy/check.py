@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from checks import expressions, images, live, policy, render, schemas
+from checks import expressions, images, live, policy, render, rolling, schemas
 from checks.tools import DEPLOY, KUBECTL, ROOT, ToolMissing, install, must
 
 SCRATCH = ROOT / ".cache" / "deploy-check"
@@ -65,6 +65,11 @@ def running() -> list[str]:
     return live.problems(SCRATCH / "live")
 
 
+def rolling_update() -> list[str]:
+    """Two replicas behind nginx, one after the other."""
+    return rolling.problems(SCRATCH / "rolling")
+
+
 CHECKS: dict[str, Callable[[], list[str]]] = {
     "kustomize and Helm agree": same_objects,
     "schemas": valid_objects,
@@ -73,6 +78,7 @@ CHECKS: dict[str, Callable[[], list[str]]] = {
     "rules, by promtool": tested_rules,
     "image: built, run, stopped": image,
     "live: scrape, dashboards, scaling, alert": running,
+    "rolling update through nginx": rolling_update,
 }
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import httpx
 import pytest
 from service_fixtures import async_test, serving
-
-from lengnuan.service.schemas import ClassifyRequest
 
 URL = "/v1/classify"
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -206,36 +203,3 @@ async def test_nothing_of_a_text_reaches_log_or_error(tmp_path: Path, caplog: py
                 assert reply.is_success or len(reply.content) < 2048
     assert len(caplog.records) > len(bodies)
     assert all(CANARY not in repr(record.__dict__) for record in caplog.records if record.name.startswith("lengnuan"))
-
-
-def random_body(chance: random.Random) -> bytes:
-    """A request bent in one of many ways, or plain noise."""
-    texts = ["好", "", " ", "电影很好看" * chance.randrange(1, 40), "\ud83d", "\x00", "\u200b", "😭", "a\nb", CANARY]
-    odd: list[Any] = [None, 0, -1, 1.5, True, {}, [], [[]], "x", chance.choices(texts, k=3), 10**30, {"a": [1]}]
-    body: Any = {"input": chance.choice([chance.choice(texts), chance.choices(texts, k=chance.randrange(5)), *odd])}
-    for field in chance.sample([*ClassifyRequest.model_fields, "extra", "秘密"], k=chance.randrange(4)):
-        body[field] = chance.choice([*odd, chance.choice(texts), "error", 5])
-    data = json.dumps(chance.choice([body, body, body, *odd]), ensure_ascii=True).encode()
-    kind = chance.randrange(8)
-    if kind == 0:
-        return data.decode().encode(chance.choice(["utf-16", "utf-8-sig", "utf-32"]))
-    if kind == 1:
-        return data[: chance.randrange(len(data) + 1)]
-    if kind == 2:
-        place = chance.randrange(len(data) + 1)
-        return data[:place] + chance.randbytes(chance.randrange(4)) + data[place:]
-    return data
-
-
-@async_test
-async def test_thousands_of_odd_bodies_never_make_a_5xx(tmp_path: Path) -> None:
-    chance = random.Random(20_240_601)
-    codes = set()
-    async with serving(tmp_path) as (client, _):
-        for _ in range(3000):
-            body = random_body(chance)
-            reply = await client.post(URL, content=body, headers=JSON_TYPE)
-            # A body that gives 5 ms gets an honest 504 where the machine is busy.
-            assert reply.status_code < 500 or (reply.status_code == 504 and b"timeout_ms" in body.replace(b"\0", b""))
-            codes.add(reply.json()["error"]["code"] if reply.is_error else "ok")
-    assert codes >= {"ok", "invalid_json", "not_utf8", "invalid_request", "unknown_field", "empty_text"}

@@ -289,3 +289,4 @@ async def test_every_error_is_documented(tmp_path: Path) -> None:
         responses = paths[f"/v2/models/{{name}}{version}/infer"]["post"]["responses"]
         assert responses.keys() == {"200", *(str(error.status) for error in INFER_ERRORS)}
         assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/InferError")
+        assert responses["200"]["content"].keys() == {"application/json", "application/octet-stream"}

@@ -124,10 +124,12 @@ async def test_info_tells_labels_and_limits(tmp_path: Path) -> None:
 @async_test
 async def test_health_is_readiness(tmp_path: Path) -> None:
     async with serving(tmp_path) as (client, app):
+        documented = (await client.get("/openapi.json")).json()["paths"]["/health"]["get"]["responses"]["200"]
         ready = await client.get("/health")
         app.state.lifecycle.drain()
         draining = await client.get("/health")
     assert (ready.status_code, ready.content) == (200, b"")
+    assert "content" not in documented
     check_error(draining, 503, "Unhealthy")
 
 

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -27,9 +26,8 @@ from typing import Any
 import yaml
 from checks import expressions
 from checks.load import under_load
-from checks.tools import ROOT, ToolMissing
+from checks.processes import PATIENCE_S, free_port, get, running, wait
 
-PATIENCE_S = 180
 LABELS = {"namespace": "lengnuan", "pod": "lengnuan-a"}
 INSTEAD_OF_A_CLUSTER = """\
 kube_job_failed{namespace="lengnuan",job_name="lengnuan-retrain-1",condition="true"} 0
@@ -115,7 +113,7 @@ def scaling(stage: Stage, loaded: bool) -> list[str]:
 
 def unexposed(stage: Stage) -> list[str]:
     """Names of the service's metrics that stand in an expression and not on its page."""
-    page = _get(f"{stage.service}/metrics")
+    page = get(f"{stage.service}/metrics")
     exposed = {line.split("{")[0].split(" ")[0] for line in page.splitlines() if not line.startswith("#")}
     found = set()
     for place, expression in expressions.every_expression().items():
@@ -129,23 +127,23 @@ def unexposed(stage: Stage) -> list[str]:
 def staged(folder: Path) -> Iterator[Stage]:
     """Service, Prometheus, Alertmanager, webhook and the stand-in page, all ready; stopped at the end."""
     folder.mkdir(parents=True)
-    ports = [_free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     service, prometheus, manager = (f"http://127.0.0.1:{port}" for port in ports)
     with ExitStack() as stack:
         environment = os.environ | {"LENGNUAN_PORT": str(ports[0]), "LENGNUAN_DRAIN_DELAY_S": "0"}
         command = [sys.executable, "-m", "lengnuan.service"]
-        stage = Stage(service, prometheus, stack.enter_context(_running(command, folder / "service.log", environment)))
+        stage = Stage(service, prometheus, stack.enter_context(running(command, folder / "service.log", environment)))
         page = stack.enter_context(_serving(stage.alerts))
         _write_configuration(folder, ports, page)
         addresses = (f"--storage.tsdb.path={folder}/tsdb", f"--web.listen-address=127.0.0.1:{ports[1]}")
         command = ["prometheus", f"--config.file={folder}/prometheus.yml", *addresses]
-        stack.enter_context(_running(command, folder / "prometheus.log"))
+        stack.enter_context(running(command, folder / "prometheus.log"))
         command = ["prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", "--cluster.listen-address="]
         command += [f"--web.listen-address=127.0.0.1:{ports[2]}", f"--storage.path={folder}/alerts"]
-        stack.enter_context(_running(command, folder / "alertmanager.log"))
+        stack.enter_context(running(command, folder / "alertmanager.log"))
         for url in (f"{service}/readyz", f"{prometheus}/-/ready", f"{manager}/-/ready"):
-            _wait(partial(_get, url), f"{url} did not answer; the logs are in {folder}")
-        _wait(lambda: len(stage.query("rate(lengnuan_stage_duration_seconds_sum[1m])")) or _fail(), "nothing scraped")
+            wait(partial(get, url), f"{url} did not answer; the logs are in {folder}")
+        wait(lambda: len(stage.query("rate(lengnuan_stage_duration_seconds_sum[1m])")) or _fail(), "nothing scraped")
         yield stage
 
 
@@ -171,21 +169,6 @@ def _write_configuration(folder: Path, ports: list[int], page: int) -> None:
     receiver = {"name": "webhook", "webhook_configs": [{"url": f"http://127.0.0.1:{page}/"}]}
     for name, content in (("prometheus", prometheus), ("alertmanager", {"route": route, "receivers": [receiver]})):
         (folder / f"{name}.yml").write_text(yaml.safe_dump(content), encoding="utf-8")
-
-
-@contextmanager
-def _running(
-    command: list[str], log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator["subprocess.Popen[bytes]"]:
-    if shutil.which(command[0]) is None:
-        raise ToolMissing(f"{command[0]} is not installed: run `make deploy-check`, which says how")
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=ROOT)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 @contextmanager
@@ -217,26 +200,8 @@ def _serving(alerts: set[str]) -> Iterator[int]:
         server.shutdown()
 
 
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as reply:
-        return str(reply.read().decode())
-
-
 def _fail() -> bool:
     raise ValueError("not yet")
-
-
-def _wait(ask: Callable[[], object], message: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            ask()
-        except (OSError, ValueError):
-            if time.monotonic() > end:
-                raise ToolMissing(message) from None
-            time.sleep(0.5)
-        else:
-            return
 
 
 def _until(done: Callable[[], bool], seconds: float) -> None:
@@ -244,9 +209,3 @@ def _until(done: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not done() and time.monotonic() < end:
         time.sleep(2)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

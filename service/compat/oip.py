@@ -47,9 +47,10 @@ from lengnuan.service.routing import (
 from lengnuan.service.served import Answer, ServedModel
 from lengnuan.service.settings import Settings
 
+BINARY = "application/octet-stream"
 JSON_LENGTH = "Inference-Header-Content-Length"
 # The protocol's own client sends no type at all.
-KINDS = (JSON, "application/octet-stream", "")
+KINDS = (JSON, BINARY, "")
 INFER_ERRORS = (errors.UnknownModel, *BODY_ERRORS, *TEXT_ERRORS, *RUN_ERRORS)
 BY_DEFAULT = ("label", "probabilities", "truncated")
 
@@ -81,8 +82,12 @@ def add_routes(app: FastAPI) -> None:
         (version + "/ready", model_ready, ModelReady, unknown),
     ):
         _add(app, path, handler, reply, responses)
+    answers: dict[int | str, Any] = {
+        200: {"content": {BINARY: {"schema": {"type": "string", "format": "binary"}}}},  # and JSON, as everywhere
+        **documented(*INFER_ERRORS, model=InferError),
+    }
     for path in (model + "/infer", version + "/infer"):
-        _add(app, path, infer, InferReply, documented(*INFER_ERRORS, model=InferError), body_of(InferRequest))
+        _add(app, path, infer, InferReply, answers, body_of(InferRequest))
 
 
 def _add(
@@ -206,7 +211,7 @@ def _reply(served: ServedModel, wanted: InferRequest, items: Sequence[Answer], r
     if not tail:
         return Response(content, media_type=JSON)
     headers = {JSON_LENGTH: str(len(content))}
-    return Response(content + tail, headers=headers, media_type="application/octet-stream")
+    return Response(content + tail, headers=headers, media_type=BINARY)
 
 
 def _output(name: str, items: Sequence[Answer]) -> Output:
