@@ -3,13 +3,15 @@
     python benchmarks/overload.py [--seconds 60] [--times 10] [--bundle FOLDER]
 
 Prints what became of each kind of request, how long those took that were answered and those that were refused, what
-the probes took meanwhile, and the memory of the service before and after. Clients and service share the machine.
+the probes took meanwhile, and the memory of the service before and after. The clients have the last core, the service
+the others.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -24,7 +26,6 @@ from sentences import sentences, taker
 from servers import Running, Server, running
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE
-from lengnuan.model.threads import usable_cpus
 
 COMMAND = ("-m", "lengnuan.service", "--port", "{port}", "--bundle", "{bundle}", "--device", "cpu")
 SERVER = Server("overload", "", COMMAND, "", (), route="/v1/classify")
@@ -130,14 +131,16 @@ async def measure(server: Running, seconds: float, times: float) -> None:
 
 
 def main() -> None:
-    """Start a service on all cores and measure it."""
+    """Start a service and measure it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--times", type=float, default=10.0)
     parser.add_argument("--bundle", type=Path, default=DEFAULT_BUNDLE)
     arguments = parser.parse_args()
     print(describe())
-    with running(SERVER, arguments.bundle, *range(usable_cpus())) as server:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[-1:])
+    with running(SERVER, arguments.bundle, *(cores[:-1] or cores)) as server:
         asyncio.run(measure(server, arguments.seconds, arguments.times))
 
 
