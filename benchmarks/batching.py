@@ -84,7 +84,7 @@ async def _measure(kind: str, clients: int, limits: Limits, seconds: float) -> t
     """Rows a second, rows a batch, and the latency at its median and 99th percentile in milliseconds."""
     engine = SleepingEngine(0.0028, 117e-6) if kind == "cpu" else SleepingEngine(0.004, 3e-6)
     threads = EngineThreads()
-    batcher = Batcher(engine, limits, Metrics(), threads, LogitsCache(0))
+    batcher = Batcher(engine, limits, Metrics().default, threads, LogitsCache(0))
     batcher.start()
     latencies: list[float] = []
     stop = time.monotonic() + seconds

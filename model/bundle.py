@@ -197,6 +197,15 @@ class Bundle:
         return sealed
 
 
+def version_at(path: Path) -> str:
+    """The version that a folder's manifest makes, whatever the other files are; `OSError` without one."""
+    return _version((path / MANIFEST).read_bytes())
+
+
+def _version(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:12]
+
+
 def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
     file = path / MANIFEST
     try:
@@ -209,7 +218,7 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], str]:
     found = content.get("format_version") if isinstance(content, dict) else None
     if found != FORMAT_VERSION:
         raise BundleRefused(f"{file}: format version {found}, this release reads {FORMAT_VERSION}")
-    return content, hashlib.sha256(data).hexdigest()[:12]
+    return content, _version(data)
 
 
 def _parse_manifest(path: Path, content: dict[str, Any]) -> Manifest:

@@ -42,7 +42,7 @@ MAX_HEAD_BYTES = 1 << 16
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code."""
+    """Serve until SIGTERM or SIGINT, reload on SIGHUP; returns the exit code."""
     configure_logging("info", sys.stderr)
     try:
         settings = Settings.from_command_line(sys.argv[1:] if argv is None else argv)
@@ -94,7 +94,7 @@ def serve(settings: Settings, engine: Engine | None = None) -> None:
     log.info("stopped")
     if lifecycle.failure is not None:
         raise lifecycle.failure
-    if lifecycle.threads.busy:
+    if lifecycle.busy:
         log.warning("the engine is still busy and is left behind")
         logging.shutdown()
         os._exit(0)  # an ordinary exit would wait for the engine's thread, which may be stuck for ever
@@ -121,13 +121,31 @@ async def _run(
             lifecycle.drain()
             loop.call_later(drain_delay_s, close)
 
+    terminal = _has_terminal()
+
+    def hang_up() -> None:
+        if terminal and not _has_terminal():  # its window was closed: whoever started the service is gone
+            leave()
+        else:
+            lifecycle.reload_later()
+
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     await asyncio.sleep(0)  # its first step puts uvicorn's signal handlers in place, which would close at once
     for kind in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(kind, leave)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     announcing = asyncio.create_task(_announce(lifecycle, url, close))
     await serving
     announcing.cancel()
+
+
+def _has_terminal() -> bool:
+    """Whether the process was started from a terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _announce(lifecycle: Lifecycle, url: str, close: Callable[[], None]) -> None:
@@ -140,7 +158,7 @@ async def _announce(lifecycle: Lifecycle, url: str, close: Callable[[], None]) -
     curl = f"curl -s {url}/v1/classify -H 'Content-Type: application/json' -d '{body}'"
     fields = {"url": url, "docs": f"{url}/docs", "curl": curl}
     served = lifecycle.served
-    model = {"model": served.bundle.manifest.name, "version": served.bundle.version, "provider": served.engine.provider}
+    model = {"model": served.name, "version": served.bundle.version, "provider": served.engine.provider}
     log.info("ready", extra={"fields": {**model, **fields}})
 
 

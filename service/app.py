@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from lengnuan.model.engine import Engine
-from lengnuan.service import explain, pages, routes, stream, tokenize
+from lengnuan.service import admin, explain, pages, routes, stream, tokenize
 from lengnuan.service.access import REQUEST_ID, Access
 from lengnuan.service.authorize import HEADER, Authorize, document_keys
 from lengnuan.service.compat import oip, tei
@@ -24,6 +24,7 @@ from lengnuan.service.errors import (
     ServiceError,
     error_response,
 )
+from lengnuan.service.holding import LeaveAtTheEnd
 from lengnuan.service.keys import Keys
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.metrics import Metrics
@@ -45,13 +46,13 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 
     Args:
         settings: what to serve, and how.
-        engine: runs the bundle's graph; None opens the bundle's own with ONNX Runtime.
+        engine: runs every bundle's graph; None opens each bundle's own.
 
     Returns:
         The application; its `state` has `settings`, `metrics` and `lifecycle`.
 
     Raises:
-        SettingsRefused: the keys file can't be read, or tracing is not installed.
+        SettingsRefused: the file with the keys or the admin's token can't be used, or tracing is not installed.
     """
     metrics = Metrics()
     lifecycle = Lifecycle(settings, metrics, engine)
@@ -80,14 +81,13 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         # messages of exceptions; tracing.py has ours.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.state.settings = settings
-    app.state.metrics = metrics
-    app.state.lifecycle = lifecycle
+    app.state.settings, app.state.metrics, app.state.lifecycle = settings, metrics, lifecycle
     _surround(app, settings, tracing)
     app.add_exception_handler(ServiceError, _reply)
     app.add_exception_handler(HTTPException, _reply)
     for routes_of in (routes, tokenize, explain, stream, tei, oip):
         routes_of.add_routes(app)
+    admin.add_routes(app, settings)
     pages.add_docs(app)
     return app
 
@@ -104,6 +104,7 @@ def _open_tracing(endpoint: str) -> "TracerProvider":
 def _surround(app: FastAPI, settings: Settings, tracing: "TracerProvider | None") -> None:
     """Put on what every request passes, from the inside out. All of it is pure ASGI: see `Access`."""
     metrics: Metrics = app.state.metrics
+    app.add_middleware(LeaveAtTheEnd)
     if settings.keys_file is not None:
         writers = {"/v2": oip.error_response, "/predict": tei.error_response, "/info": tei.error_response}
         app.add_middleware(Authorize, keys=Keys(settings.keys_file, metrics), writers=writers)

@@ -21,7 +21,7 @@ from lengnuan.service.batching import Batch, Limits, Pending, Priority, Scored, 
 from lengnuan.service.budget import Budget
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError
-from lengnuan.service.metrics import Metrics
+from lengnuan.service.metrics import ModelMetrics
 from lengnuan.service.running import Ran, Runner
 from lengnuan.service.threads import EngineThreads
 from lengnuan.service.waiting import Waiting
@@ -56,7 +56,7 @@ class Batcher:
     """
 
     def __init__(
-        self, engine: Engine, limits: Limits, metrics: Metrics, threads: EngineThreads, cache: LogitsCache
+        self, engine: Engine, limits: Limits, metrics: ModelMetrics, threads: EngineThreads, cache: LogitsCache
     ) -> None:
         self._runner = Runner(engine, metrics)
         self._workers = engine.workers
@@ -91,6 +91,8 @@ class Batcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            # What it ended with leads back here, and would keep the engine until the garbage collector looks.
+            self._task = None
 
     async def score(
         self, rows: Sequence[Sequence[int]], deadline: float, priority: Priority = "interactive"

@@ -18,10 +18,11 @@ from typing import TextIO, get_args
 
 from tqdm import tqdm
 
-from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
+from lengnuan.model.bundle import DEFAULT_BUNDLE
 from lengnuan.model.errors import ModelError
 from lengnuan.model.opening import EngineName, PrecisionName, open_engine
 from lengnuan.model.rows import FORMATS, Line, Row, Source, UnreadableFile, read_rows, read_stream
+from lengnuan.model.store import load_bundle
 from lengnuan.service.offline import Answering, Tally, UsageError, json_line, words
 from lengnuan.service.resume import resume
 
@@ -98,7 +99,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 def _run(arguments: argparse.Namespace) -> Tally:
     _check(arguments)
-    bundle = Bundle.load(arguments.bundle)
+    bundle = load_bundle(arguments.bundle)
     engine = open_engine(bundle, arguments.device, arguments.engine, arguments.precision, arguments.threads)
     answering = Answering(bundle, engine, arguments.text_column, arguments.batch_tokens)
     rows, tally = _rows(arguments), Tally()

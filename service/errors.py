@@ -17,7 +17,8 @@ ServiceError
 └── DeadlineExceeded                                                  504
 ```
 
-Messages are written here and by whoever raises, from numbers and names of fields; never from a caller's text.
+Those of `/admin/reload` alone are in `admin_errors.py`. Messages are written here and by whoever raises, from numbers
+and names of fields; never from a caller's text.
 """
 
 from collections.abc import Callable

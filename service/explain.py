@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lengnuan.model.text import Span
 from lengnuan.service import errors
+from lengnuan.service.answers import Answer
 from lengnuan.service.bodies import Body
 from lengnuan.service.connection import read_body, unless_gone
 from lengnuan.service.errors import EmptyText, ServiceError, TooManyTexts
@@ -19,16 +20,15 @@ from lengnuan.service.routing import (
     RUN_HEADERS,
     TEXT_ERRORS,
     body_of,
-    check_model,
     count_texts,
     documented,
     json_reply,
-    lifecycle_of,
     patience_s,
     priority_of,
+    served_model,
 )
 from lengnuan.service.schemas import ModelName, OnLong, OnLongField, TimeoutMs
-from lengnuan.service.served import Answer, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 from lengnuan.service.tokenize import Inspector, Token, check_chars
 
@@ -93,8 +93,7 @@ async def explain(request: Request) -> Response:
     settings: Settings = request.app.state.settings
     body = await read_body(request, settings.max_body_bytes, settings.request_timeout_s)
     wanted = ExplainRequest.from_body(body)
-    served = lifecycle_of(request).model()
-    check_model(wanted.model, served)
+    served = served_model(request, wanted.model)
     check_chars([wanted.input])
     deadline = time.monotonic() + patience_s(request, wanted.timeout_ms)
     return json_reply(await unless_gone(request, _explain(request, served, wanted, deadline)))
@@ -112,11 +111,10 @@ async def _explain(request: Request, served: ServedModel, wanted: ExplainRequest
     whole, *others = answers.items
     if isinstance(whole, ServiceError):
         raise whole
-    manifest = served.bundle.manifest
     return ExplainReply(
         id=request.state.request_id,
         object="explanation",
-        model=manifest.name,
+        model=served.name,
         model_version=served.bundle.version,
         label=whole.prediction.label,
         confidence=whole.prediction.confidence,

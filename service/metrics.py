@@ -1,27 +1,34 @@
 """Every metric of the service: names, labels and buckets in one place, in a registry of the app's own.
 
-A process serves one model, which `lengnuan_model_info` names; the other metrics carry no model label. Seconds and
-bytes, and nothing of a caller in a label. The batcher measures queue and batches, `ServedModel` texts, `Access` HTTP,
-`Lifecycle` the model; nobody else.
+All but those of HTTP, of keys and of the process have the label `model`: the name under which the service serves it,
+not that of its bundle, so that another bundle under the same name goes on with the same series. `lengnuan_model_info`
+has what is behind it. Seconds and bytes, and nothing of a caller in a label but the name of its key. The batcher
+measures queue and batches, `ServedModel` texts, `Access` HTTP and keys, `Keys` its file, `ModelSlot` the model,
+`Shadow` what it compares; nobody else.
 
-Identity: `items_received_total` = the sum over outcomes of `items_total` + `items_in_flight`.
+Identity, model by model: `items_received_total` = the sum over outcomes of `items_total` + `items_in_flight`.
 """
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from lengnuan.model.bundle import Bundle
+from lengnuan.model.engine import Engine
 from lengnuan.model.probabilities import Prediction
 from lengnuan.service.errors import Outcome, ServiceError
+from lengnuan.service.families import Families, ModelFamilies
+from lengnuan.service.settings import DEFAULT_NAME
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-PREFIX = "lengnuan"
+ReloadResult = Literal["reloaded", "unchanged", "refused"]
+ShadowResult = Literal["same", "different", "dropped", "failed"]
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROWS = tuple(2.0**n for n in range(11))
 TOKENS = tuple(2.0**n for n in range(13))
@@ -33,24 +40,66 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class Metrics:
-    """The metrics of one app, by subject: HTTP, items, queue and batches, model."""
+    """The metrics of one app: those of HTTP and of keys, and `of` each model.
+
+    Attributes:
+        registry: all of them.
+        default: those of the model that is served when a request names none.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self._families = Families(self.registry)
         self._add_http()
+        self._add_keys()
+        self._models: dict[str, ModelMetrics] = {}
+        self.default = self.of(DEFAULT_NAME)
+
+    def of(self, model: str) -> "ModelMetrics":
+        """The metrics of the model that is served under this name; the same ones each time."""
+        if model not in self._models:
+            self._models[model] = ModelMetrics(self._families, model)
+        return self._models[model]
+
+    def _add_http(self) -> None:
+        self.http_requests = self._families.counter("http_requests", "Requests answered.", "route", "method", "status")
+        self.http_seconds = self._families.histogram(
+            "http_request_duration_seconds", "Whole time of a request.", SECONDS, "route", "status_class"
+        )
+        self.http_in_flight = self._families.gauge("http_requests_in_flight", "Requests being answered.")
+
+    def _add_keys(self) -> None:
+        self.key_requests = self._families.counter(
+            "key_requests", "Requests answered, by the name of their key.", "key", "status"
+        )
+        self.key_texts = self._families.counter("key_texts", "Texts that came in, by the name of the key.", "key")
+        self.keys_stale = self._families.gauge("keys_stale", "1 when the newest keys file could not be read.")
+
+    def render(self) -> bytes:
+        """All metrics in the text format that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def observe_http(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One finished request. `route` is a template, or `unmatched`."""
+        self.http_requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+        self.http_seconds.labels(route, f"{status // 100}xx").observe(seconds)
+
+    def observe_key(self, key: str, status: int, texts: int) -> None:
+        """One finished request with a valid key. `key` is its name in the keys file."""
+        self.key_requests.labels(key, str(status)).inc()
+        self.key_texts.labels(key).inc(texts)
+
+
+class ModelMetrics(ModelFamilies):
+    """The metrics of one model, by subject: items, queue and batches, the model itself."""
+
+    def __init__(self, families: Families, model: str) -> None:
+        super().__init__(families, model)
         self._add_items()
         self._add_batches()
         self._add_model()
-        self._add_keys()
-
-    def _add_http(self) -> None:
-        self.http_requests = self._counter("http_requests", "Requests answered.", "route", "method", "status")
-        self.http_seconds = self._histogram(
-            "http_request_duration_seconds", "Whole time of a request.", SECONDS, "route", "status_class"
-        )
-        self.http_in_flight = self._gauge("http_requests_in_flight", "Requests being answered.")
 
     def _add_items(self) -> None:
         self.items_received = self._counter("items_received", "Texts that came in.")
@@ -108,45 +157,33 @@ class Metrics:
         self.engine_errors = {kind: errors.labels(kind) for kind in ("runtime", "not_finite", "oom")}
 
     def _add_model(self) -> None:
-        labels = ("model", "version", "sha", "backend", "precision", "provider", "tolerance")
-        self.model_info = self._gauge("model_info", "The model and what really runs it.", *labels)
-        self.model_ready = self._gauge("model_ready", "1 when /readyz answers 200.")
+        labels = ("name", "version", "sha", "backend", "precision", "provider", "tolerance")
+        self._model_info = self._gauge("model_info", "The model and what really runs it.", *labels)
+        self._described: tuple[str, ...] | None = None
+        self.model_ready = self._gauge("model_ready", "1 when it can be asked: /readyz is 200 when all can.")
         self.model_load_seconds = self._gauge(
             "model_load_seconds", "Time to read bundle and graph and to give the golden answers."
         )
         self.warmup_seconds = self._gauge(
             "warmup_seconds", "Time for the smallest and the largest batch, before ready."
         )
+        reloads = self._counter("reload", "Reloads by what came of them.", "result")
+        self.reloads = {result: reloads.labels(result) for result in get_args(ReloadResult)}
+        shadowed = self._counter("shadow", "Texts of the default model that this one was to answer too.", "result")
+        self.shadowed = {result: shadowed.labels(result) for result in get_args(ShadowResult)}
 
-    def _add_keys(self) -> None:
-        self.key_requests = self._counter(
-            "key_requests", "Requests answered, by the name of their key.", "key", "status"
+    def describe(self, bundle: Bundle, engine: Engine) -> None:
+        """Say what is served from now on, and no longer what was before."""
+        manifest = bundle.manifest
+        described = (
+            *(manifest.name, bundle.version, manifest.files["model.onnx"].sha256[:12]),
+            *(engine.runtime, engine.precision, engine.provider),
+            f"{manifest.precision.bound(engine.precision):g}",
         )
-        self.key_texts = self._counter("key_texts", "Texts that came in, by the name of the key.", "key")
-        self.keys_stale = self._gauge("keys_stale", "1 when the newest keys file could not be read.")
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets)
-
-    def render(self) -> bytes:
-        """All metrics in the text format that Prometheus reads."""
-        return generate_latest(self.registry)
-
-    def observe_http(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One finished request. `route` is a template, or `unmatched`."""
-        self.http_requests.labels(route, method if method in METHODS else "other", str(status)).inc()
-        self.http_seconds.labels(route, f"{status // 100}xx").observe(seconds)
-
-    def observe_key(self, key: str, status: int, texts: int) -> None:
-        """One finished request with a valid key. `key` is its name in the keys file."""
-        self.key_requests.labels(key, str(status)).inc()
-        self.key_texts.labels(key).inc(texts)
+        if self._described is not None:
+            self._model_info.remove(*self._described)
+        self._model_info.labels(*described).set(1)
+        self._described = described
 
     @contextmanager
     def count_items(self, count: int) -> Iterator[list[Outcome]]:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from lengnuan.service.answers import Answer, Answers
 from lengnuan.service.errors import ServiceError
 from lengnuan.service.schemas import (
     Classification,
@@ -17,7 +18,7 @@ from lengnuan.service.schemas import (
     TimingsMs,
     Usage,
 )
-from lengnuan.service.served import Answer, Answers, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 
@@ -40,7 +41,7 @@ def classify_reply(
         id=request_id,
         object="list",
         created=int(time.time()),
-        model=served.bundle.manifest.name,
+        model=served.name,
         model_version=served.bundle.version,
         data=data,
         usage=Usage(prompt_tokens=tokens, total_tokens=tokens, completion_tokens=0),
@@ -75,12 +76,13 @@ def classification(
     )
 
 
-def model_card(served: ServedModel, settings: Settings) -> ModelCard:
-    """What `/v1/models` tells of the served model."""
+def model_card(served: ServedModel, aliases: list[str], settings: Settings) -> ModelCard:
+    """What `/v1/models` tells of a served model."""
     manifest = served.bundle.manifest
     return ModelCard(
-        id=manifest.name,
+        id=served.name,
         object="model",
+        aliases=aliases,
         created=manifest.created,
         version=served.bundle.version,
         task=manifest.task,

@@ -19,13 +19,13 @@ from lengnuan.service.routing import (
     TEXT_ERRORS,
     body_of,
     check_count,
-    check_model,
     count_texts,
     documented,
     json_reply,
     lifecycle_of,
     patience_s,
     priority_of,
+    served_model,
 )
 from lengnuan.service.schemas import ClassifyReply, ClassifyRequest, ModelList, Status, Version
 from lengnuan.service.settings import Settings
@@ -67,8 +67,7 @@ async def classify(request: Request) -> Response:
     body = await read_body(request, settings.max_body_bytes, settings.request_timeout_s)
     wanted = ClassifyRequest.from_body(body)
     received = time.monotonic()
-    served = lifecycle_of(request).model()
-    check_model(wanted.model, served)
+    served = served_model(request, wanted.model)
     check_count(wanted.texts, settings)
     count_texts(request, len(wanted.texts))
     deadline = received + patience_s(request, wanted.timeout_ms)
@@ -79,9 +78,11 @@ async def classify(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """The served model: labels, limits, precision, scores, checksums."""
-    served = lifecycle_of(request).model()
-    return json_reply(ModelList(object="list", data=[model_card(served, request.app.state.settings)]))
+    """The served models, the default first: names, labels, limits, precision, scores, checksums."""
+    lifecycle = lifecycle_of(request)
+    settings: Settings = request.app.state.settings
+    cards = [model_card(lifecycle.model(slot.name), slot.aliases, settings) for slot in lifecycle.slots.values()]
+    return json_reply(ModelList(object="list", data=cards))
 
 
 async def livez(request: Request) -> Response:
@@ -97,7 +98,7 @@ async def readyz(request: Request) -> Response:
 
 
 async def startupz(request: Request) -> Response:
-    """503 until the model is loaded."""
+    """503 until every model is loaded."""
     lifecycle_of(request).model()
     return json_reply(Status(status="ok"))
 
@@ -109,14 +110,14 @@ async def metrics(request: Request) -> Response:
 
 
 async def version(request: Request) -> Response:
-    """The running release, and the model once it is loaded."""
+    """The running release, and the default model once it is loaded."""
     served = lifecycle_of(request).served
     return json_reply(
         Version(
             name="lengnuan",
             version=importlib.metadata.version("lengnuan"),
             python=platform.python_version(),
-            model=served.bundle.manifest.name if served else None,
+            model=served.name if served else None,
             model_version=served.bundle.version if served else None,
         )
     )

@@ -10,6 +10,7 @@ from lengnuan.service import errors
 from lengnuan.service.batching import PRIORITIES, Priority
 from lengnuan.service.connection import LENGTH_DIGITS
 from lengnuan.service.errors import ErrorReply, ServiceError
+from lengnuan.service.holding import hold
 from lengnuan.service.keys import Key
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.served import ServedModel
@@ -52,11 +53,16 @@ def json_reply(reply: BaseModel, headers: dict[str, str] | None = None) -> Respo
     return Response(reply.model_dump_json(exclude_unset=True), headers=headers, media_type=JSON)
 
 
-def check_model(name: str | None, served: ServedModel) -> None:
-    """Raise `UnknownModel` for any name but that of the served model."""
-    known = served.bundle.manifest.name
-    if name not in (None, known):
-        raise errors.UnknownModel(f"the model served here is {known}", param="model")
+def served_model(request: Request, name: str | None = None) -> ServedModel:
+    """The model that the request asks for, which it holds until its end; another may take its place meanwhile.
+
+    Raises:
+        NotReady: there is none yet.
+        UnknownModel: none goes by that name.
+    """
+    served = lifecycle_of(request).model(name)
+    hold(request.scope, served.holders)
+    return served
 
 
 def check_count(texts: Sequence[str], settings: Settings, param: str = "input") -> None:

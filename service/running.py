@@ -13,7 +13,7 @@ from lengnuan.model.padding import pad
 from lengnuan.model.tokenizer import PAD_ID
 from lengnuan.service.batching import Pending
 from lengnuan.service.errors import EngineFailed, ServiceError
-from lengnuan.service.metrics import Metrics
+from lengnuan.service.metrics import ModelMetrics
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Runner:
         metrics: where failures are counted.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: ModelMetrics) -> None:
         self._engine = engine
         self._metrics = metrics
 

@@ -16,7 +16,7 @@ LARGEST = 2**31 - 1
 # The fields that requests share. Without fail_fast, each element that is no text would make an error of its own:
 # gigabytes from one body.
 Texts = Annotated[str | Annotated[list[str], Field(fail_fast=True)], Field(description="one text, or a list of them")]
-ModelName = Annotated[str | None, Field(description="name of the served model; any other name is refused")]
+ModelName = Annotated[str | None, Field(description="a name or alias from /v1/models; without it, the default")]
 TopK = Annotated[
     int | None, Field(ge=1, le=LARGEST, description="add `top`, the k most probable labels (all, if there are fewer)")
 ]
@@ -168,10 +168,11 @@ class ServedPrecision(_Part):
 
 
 class ModelCard(_Part):
-    """The served model, from its manifest and from the engine that really runs it."""
+    """A served model, from its manifest and from the engine that really runs it."""
 
     id: str
     object: Literal["model"]
+    aliases: Annotated[list[str], Field(description="other names that select it")]
     created: str
     version: str
     task: str
@@ -193,7 +194,7 @@ class ModelCard(_Part):
 
 
 class ModelList(_Part):
-    """The models served here: one."""
+    """The models served here, the default first."""
 
     object: Literal["list"]
     data: list[ModelCard]

@@ -6,16 +6,16 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from lengnuan.model.bundle import Bundle
-from lengnuan.model.cutting import Cutting, parts
+from lengnuan.model.cutting import parts
 from lengnuan.model.engine import Engine, Logits
-from lengnuan.model.probabilities import Prediction, decide
+from lengnuan.model.probabilities import decide
 from lengnuan.model.text import has_lone_surrogate
+from lengnuan.service.answers import Answer, Answers, Encoded, LongRule, OnAnswers, outcome_of
 from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import PRIORITIES, Limits, Priority, Scored, longest_wait
 from lengnuan.service.cache import LogitsCache
@@ -23,21 +23,18 @@ from lengnuan.service.errors import (
     DeadlineExceeded,
     EmptyText,
     InvalidUnicode,
-    Outcome,
     ServiceError,
     TextTooLarge,
     TextTooLong,
     TooManyTexts,
 )
-from lengnuan.service.metrics import Metrics
-from lengnuan.service.schemas import OnLong
+from lengnuan.service.holding import Holders
+from lengnuan.service.metrics import ModelMetrics
 from lengnuan.service.settings import Settings
 from lengnuan.service.stages import note, note_run, noting
 from lengnuan.service.threads import EngineThreads
 
 T = TypeVar("T")
-# What may become of a long text; a request of our own knows `OnLong` only.
-LongRule = OnLong | Cutting
 WAYS_OUT = "on_long=truncate would keep its head and tail, on_long=window read all of it in overlapping windows"
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
@@ -45,50 +42,6 @@ INLINE_CHARS = 2000
 ENOUGH_TOKENS = 128
 # Answers cost about 15 microseconds each: 2 ms.
 ANSWERS_AT_ONCE = 128
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What the model reads of a text, in one row or in windows, and the length of the whole text in tokens."""
-
-    rows: list[list[int]]
-    tokens: int
-
-    @property
-    def tokens_used(self) -> int:
-        """How many of the text's tokens are in some row."""
-        return min(self.tokens, sum(map(len, self.rows)))
-
-    @property
-    def truncated(self) -> bool:
-        """The model does not read all of it."""
-        return self.tokens_used < self.tokens
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer for one text. `logits`: float32 [K], the mean over `windows`."""
-
-    prediction: Prediction
-    logits: Logits
-    tokens: int
-    tokens_used: int
-    windows: int
-
-    @property
-    def truncated(self) -> bool:
-        """The model did not read all of it."""
-        return self.tokens_used < self.tokens
-
-
-@dataclass(frozen=True)
-class Answers:
-    """One entry a text, in order, and the seconds spent; `queue_s` and `infer_s` are those of the last to finish."""
-
-    items: list[Answer | ServiceError]
-    tokenize_s: float
-    queue_s: float
-    infer_s: float
 
 
 class ServedModel:
@@ -100,13 +53,27 @@ class ServedModel:
         settings: limits.
         metrics: where texts, queue and batches are measured.
         threads: where the engine runs.
+        name: by which requests and replies know the model.
+
+    Attributes:
+        holders: those who use it; after another model has taken its place, it ends with the last of them.
+        on_answers: told of all texts of a request, and of what became of each.
     """
 
     def __init__(
-        self, bundle: Bundle, engine: Engine, settings: Settings, metrics: Metrics, threads: EngineThreads
+        self,
+        bundle: Bundle,
+        engine: Engine,
+        settings: Settings,
+        metrics: ModelMetrics,
+        threads: EngineThreads,
+        name: str,
     ) -> None:
         self.bundle = bundle
         self.engine = engine
+        self.name = name
+        self.holders = Holders()
+        self.on_answers: OnAnswers | None = None
         # As long-lived as the model: another bundle starts with none of these answers.
         cache = LogitsCache(settings.cache_size)
         self.batcher = Batcher(engine, _limits(settings, engine), metrics, threads, cache)
@@ -171,7 +138,9 @@ class ServedModel:
             note_run(returned, queue_s, infer_s, len(rows))
             items = await self._answer_all(encoded, iter(scores))
             self._metrics.postprocess_seconds.observe(time.monotonic() - returned)
-            outcomes += [_outcome(item) for item in items]
+            outcomes += [outcome_of(item) for item in items]
+        if self.on_answers is not None:
+            self.on_answers(texts, items, on_long)
         if not partial:
             _raise_first(items)
         return Answers(items, tokenize_s, queue_s, infer_s)
@@ -289,9 +258,3 @@ def _raise_first(items: Sequence[object]) -> None:
     for item in items:
         if isinstance(item, ServiceError):
             raise item
-
-
-def _outcome(item: Answer | ServiceError) -> Outcome:
-    if isinstance(item, ServiceError):
-        return item.outcome
-    return "truncated_ok" if item.truncated else "ok"

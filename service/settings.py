@@ -1,6 +1,7 @@
 """How a service is run: one frozen object, from environment and command line, checked before anything starts."""
 
 import os
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -14,6 +15,10 @@ from lengnuan.model.opening import EngineName, PrecisionName
 from lengnuan.service.logs import LogFormat
 
 PREFIX = "LENGNUAN_"
+# The model of `bundle` goes by this name in metrics, and by that of its bundle in replies; requests may use both.
+DEFAULT_NAME = "default"
+
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class SettingsRefused(Exception):
@@ -39,7 +44,11 @@ class Settings(BaseSettings):
         cli_hide_none_type=True,
     )
 
-    bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the model to serve")
+    bundle: Path = Field(DEFAULT_BUNDLE, description="the model: its folder, or STORE@ALIAS")
+    models: str = Field("", description="more models, by name: NAME=FOLDER,NAME=STORE@ALIAS")
+    shadow: str = Field("", description="NAME=0.1 has one of them answer a tenth of the texts too, to compare")
+    watch_s: float = Field(0.0, ge=0.0, description="how often to look for another bundle there; 0 never")
+    admin_token_file: Path | None = Field(None, description="what X-Admin-Token must be; without it no /admin")
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for all of them")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least urgent line to log")
@@ -94,6 +103,15 @@ class Settings(BaseSettings):
     max_failed_batches: int = Field(10, ge=1, description="runs failing in a row that make it neither ready nor alive")
 
     @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        for setting, read in (("models", self.named_models), ("shadow", self.shadow_share)):
+            try:
+                read()
+            except ValueError as error:
+                raise ValueError(f"{name_of(setting)}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.queue_items < self.max_texts:
             raise ValueError(
@@ -106,6 +124,33 @@ class Settings(BaseSettings):
                 f"below {name_of('stalled_after_s')} {self.stalled_after_s:g}"
             )
         return self
+
+    def named_models(self) -> dict[str, Path]:
+        """Where the models of `models` are, by name; raises `ValueError` for what is no such list."""
+        found: dict[str, Path] = {}
+        for part in filter(None, self.models.split(",")):
+            name, sign, where = (piece.strip() for piece in part.partition("="))
+            if not (sign and where and _MODEL_NAME.fullmatch(name)):
+                raise ValueError(f"needs NAME=FOLDER or NAME=STORE@ALIAS, not {part!r}; names have a-z, 0-9, . _ and -")
+            if name == DEFAULT_NAME or name in found:
+                raise ValueError(f"{name} is the name of another model")
+            found[name] = Path(where)
+        return found
+
+    def shadow_share(self) -> tuple[str, float] | None:
+        """Which model answers texts of the default too, and their share; raises `ValueError` for what is neither."""
+        if not self.shadow:
+            return None
+        name, _, share = self.shadow.partition("=")
+        if name not in self.named_models():
+            raise ValueError(f"{name!r} is no model of {name_of('models')}")
+        try:
+            number = float(share)
+        except ValueError:
+            number = 0.0
+        if not 0.0 < number <= 1.0:
+            raise ValueError(f"needs NAME=SHARE with a share above 0, at most 1, not {share!r}")
+        return name, number
 
     @classmethod
     def from_command_line(cls, argv: list[str]) -> Self:

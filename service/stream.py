@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from lengnuan.service import errors
+from lengnuan.service.answers import Answer
 from lengnuan.service.batching import Priority
 from lengnuan.service.connection import check_kind, until_gone
 from lengnuan.service.errors import ClientClosed, DeadlineExceeded, ErrorReply, Overloaded, ServiceError, TooManyTexts
@@ -25,15 +26,14 @@ from lengnuan.service.replies import classification
 from lengnuan.service.routing import (
     PRIORITY_HEADER,
     body_of,
-    check_model,
     documented,
     key_of,
-    lifecycle_of,
     priority_of,
     schema_of,
+    served_model,
 )
 from lengnuan.service.schemas import Classification, ItemError, StreamLine, StreamOptions
-from lengnuan.service.served import Answer, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 NDJSON = "application/x-ndjson"
@@ -99,8 +99,7 @@ async def classify_stream(request: Request) -> Response:
     check_kind(request, (NDJSON,))
     options = StreamOptions.from_fields(dict(request.query_params))
     priority = priority_of(request, options.priority, otherwise="bulk")
-    served = lifecycle_of(request).model()
-    check_model(options.model, served)
+    served = served_model(request, options.model)
     blocks = _blocks(request, settings)
     first = await anext(blocks, None)  # before the reply, so that a client that expects 100 Continue gets it
     if first is None:

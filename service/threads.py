@@ -1,4 +1,4 @@
-"""The threads in which the engine is opened, warmed up and run."""
+"""The threads in which engines are opened, warmed up and run."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,14 +9,15 @@ T = TypeVar("T")
 
 
 class EngineThreads:
-    """One thread for each call that the engine takes at once, and no other: the event loop never calls it.
+    """One thread for each call that an engine takes at once, and no other: the event loop never calls it.
 
     A call that hangs can't be ended. Nobody here waits for it, but the interpreter does before it exits: whoever
     ends the process looks at `busy`.
     """
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+    def __init__(self, name: str = "engine") -> None:
+        self._name = name
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._calls: set[Future[Any]] = set()
         self.workers = 1
 
@@ -26,10 +27,10 @@ class EngineThreads:
         return any(not call.done() for call in self._calls)
 
     def set_workers(self, workers: int) -> None:
-        """Run so many calls at once from now on. One, the number at first, keeps the thread that opened the engine."""
+        """Run so many calls at once from now on; one at first. Calls that have been taken before are still run."""
         if workers != self.workers:
             self._executor.shutdown(wait=False)
-            self._executor = ThreadPoolExecutor(workers, thread_name_prefix="engine")
+            self._executor = ThreadPoolExecutor(workers, thread_name_prefix=self._name)
             self.workers = workers
 
     def run(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lengnuan.model.text import Span
 from lengnuan.service import errors
+from lengnuan.service.answers import Encoded, LongRule
 from lengnuan.service.bodies import Body
 from lengnuan.service.connection import read_body, unless_gone
 from lengnuan.service.errors import DeadlineExceeded, ServiceError, TextTooLarge
@@ -20,14 +21,13 @@ from lengnuan.service.routing import (
     TIMEOUT_HEADER,
     body_of,
     check_count,
-    check_model,
     documented,
     json_reply,
-    lifecycle_of,
     patience_s,
+    served_model,
 )
 from lengnuan.service.schemas import ItemError, ModelName, OnLongField, Partial, Texts, TimeoutMs
-from lengnuan.service.served import Encoded, LongRule, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 TOKENIZE_ERRORS = (
@@ -126,17 +126,15 @@ async def tokenize(request: Request) -> Response:
     settings: Settings = request.app.state.settings
     body = await read_body(request, settings.max_body_bytes, settings.request_timeout_s)
     wanted = TokenizeRequest.from_body(body)
-    served = lifecycle_of(request).model()
+    served = served_model(request, wanted.model)
     texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input
-    check_model(wanted.model, served)
     check_count(texts, settings)
     check_chars(texts)
     deadline = time.monotonic() + patience_s(request, wanted.timeout_ms)
     data = await unless_gone(request, _look(request, served, texts, wanted, deadline))
-    manifest = served.bundle.manifest
     reply_id = request.state.request_id
     return json_reply(
-        TokenizeReply(id=reply_id, object="list", model=manifest.name, model_version=served.bundle.version, data=data)
+        TokenizeReply(id=reply_id, object="list", model=served.name, model_version=served.bundle.version, data=data)
     )
 
 

@@ -10,7 +10,7 @@ from service_fixtures import FakeEngine
 from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits
 from lengnuan.service.cache import LogitsCache
-from lengnuan.service.metrics import Metrics
+from lengnuan.service.metrics import Metrics, ModelMetrics
 from lengnuan.service.threads import EngineThreads
 
 LIMITS = Limits(max_rows=4, max_tokens=32, max_padding_share=0.5, enough_tokens=32, queue_items=16, queue_tokens=200)
@@ -20,8 +20,8 @@ POISON_ID, NAN_ID = 200, 201
 @asynccontextmanager
 async def started(
     engine: FakeEngine, limits: Limits = LIMITS, cache_size: int = 0
-) -> AsyncIterator[tuple[Batcher, Metrics]]:
-    metrics, threads = Metrics(), EngineThreads()
+) -> AsyncIterator[tuple[Batcher, ModelMetrics]]:
+    metrics, threads = Metrics().default, EngineThreads()
     threads.set_workers(engine.workers)
     batcher = Batcher(engine, limits, metrics, threads, LogitsCache(cache_size))
     batcher.start()

@@ -58,7 +58,9 @@ def logits_of(ids: list[int]) -> list[float]:
     return [(score % 97) / 50, (score % 89) / 50]
 
 
-def write_fake_bundle(path: Path, engine_logits: Callable[[list[int]], list[float]] = logits_of) -> Path:
+def write_fake_bundle(
+    path: Path, engine_logits: Callable[[list[int]], list[float]] = logits_of, name: str = "tiny"
+) -> Path:
     """A sealed bundle whose golden answers are `FakeEngine`'s; its graph is never opened."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer()
@@ -67,7 +69,7 @@ def write_fake_bundle(path: Path, engine_logits: Callable[[list[int]], list[floa
     ids = [tokenizer.encode(text) for text in GOLDEN_TEXTS]
     rows = [{"text": t, "ids": i, "logits": engine_logits(i)} for t, i in zip(GOLDEN_TEXTS, ids, strict=True)]
     (path / GOLDEN).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
-    Bundle.write(path, tiny_manifest(tokenizer))
+    Bundle.write(path, tiny_manifest(tokenizer).model_copy(update={"name": name}))
     return path
 
 
@@ -125,11 +127,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
-    """The sum of the samples of a scrape that have these labels; 0 when there is none yet."""
-    return sum(
-        sample.value
-        for family in registry.collect()
-        for sample in family.samples
-        if sample.name == f"lengnuan_{name}" and labels.items() <= sample.labels.items()
-    )
+def value(registry: CollectorRegistry, name: str, /, **labels: str) -> float:
+    """The sum of a scrape's samples that have these labels, of all models if `model` is not among them."""
+    samples = (sample for family in registry.collect() for sample in family.samples)
+    return sum(s.value for s in samples if s.name == f"lengnuan_{name}" and labels.items() <= s.labels.items())

@@ -7,7 +7,7 @@ from checks import expressions
 from checks.expressions import series, unknown
 from checks.tools import ROOT
 
-from lengnuan.service.metrics import Metrics
+from lengnuan.service.families import Families
 
 RUNBOOK = ROOT / "docs" / "runbooks" / "alerts.md"
 ALERTS = [rule for rule in expressions.rules() if "alert" in rule]
@@ -19,14 +19,14 @@ def test_every_expression_uses_metrics_and_labels_that_exist() -> None:
     assert unknown(expressions.every_expression(), expressions.service_metrics(), RECORDED) == []
 
 
-@pytest.mark.parametrize(("kind", "name"), [("_gauge", "queue_tokens"), ("_counter", "predictions")])
+@pytest.mark.parametrize(("kind", "name"), [("gauge", "queue_tokens"), ("counter", "predictions")])
 def test_a_metric_renamed_in_the_service_is_found(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = getattr(Metrics, kind)
+    original = getattr(Families, kind)
 
-    def renamed(self: Metrics, given: str, *rest: str) -> object:
+    def renamed(self: Families, given: str, *rest: str) -> object:
         return original(self, f"{given}_renamed" if given == name else given, *rest)
 
-    monkeypatch.setattr(Metrics, kind, renamed)
+    monkeypatch.setattr(Families, kind, renamed)
     found = unknown(expressions.every_expression(), expressions.service_metrics(), RECORDED)
     assert found
     assert all(f"no metric lengnuan_{name}" in line for line in found)

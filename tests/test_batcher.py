@@ -1,7 +1,9 @@
 """The promises of the queue: to those who wait in it, and of what it runs."""
 
 import asyncio
+import gc
 import time
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -199,6 +201,20 @@ async def test_stopping_fails_whoever_waits() -> None:
         await engine.wait_entered()
         await batcher.stop()
         assert [type(score) for score in [*await running, *await queued]] == [NotReady, NotReady]
+
+
+@async_test
+async def test_a_stopped_batcher_does_not_leave_its_engine_to_the_garbage_collector() -> None:
+    engine = FakeEngine()
+    kept = weakref.ref(engine)
+    gc.disable()
+    try:
+        async with started(engine) as (batcher, _):
+            await batcher.score([[5]], soon())
+        del engine, batcher
+        await eventually(lambda: kept() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])

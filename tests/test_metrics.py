@@ -8,19 +8,19 @@ import pytest
 from service_fixtures import STRANGE, STRANGE_ID, FakeEngine, async_test, eventually, serving, value
 
 from lengnuan.service.errors import Overloaded
-from lengnuan.service.metrics import CONTENT_TYPE, Metrics
+from lengnuan.service.metrics import CONTENT_TYPE, Metrics, ModelMetrics
 
 URL = "/v1/classify"
 OUTCOMES = ("ok", "truncated_ok", "invalid", "too_long", "shed", "expired", "cancelled", "failed")
 
 
-def outcomes(metrics: Metrics) -> dict[str, float]:
+def outcomes(metrics: Metrics | ModelMetrics) -> dict[str, float]:
     return {name: value(metrics.registry, "items_total", outcome=name) for name in OUTCOMES}
 
 
 def test_two_apps_share_nothing() -> None:
     first, second = Metrics(), Metrics()
-    first.items_received.inc()
+    first.default.items_received.inc()
     assert value(second.registry, "items_received_total") == 0
 
 
@@ -32,21 +32,21 @@ def test_names_have_the_prefix_and_counters_end_in_total() -> None:
 
 
 def test_items_get_the_outcome_of_the_error_that_ended_them() -> None:
-    metrics = Metrics()
+    metrics = Metrics().default
     with pytest.raises(Overloaded), metrics.count_items(3):
         raise Overloaded("full", retry_after_s=1, limit=1, actual=2)
     assert outcomes(metrics)["shed"] == 3
 
 
 def test_items_of_a_cancelled_block_are_cancelled() -> None:
-    metrics = Metrics()
+    metrics = Metrics().default
     with pytest.raises(asyncio.CancelledError), metrics.count_items(2):
         raise asyncio.CancelledError
     assert outcomes(metrics)["cancelled"] == 2
 
 
 def test_items_of_a_mistake_failed() -> None:
-    metrics = Metrics()
+    metrics = Metrics().default
     with pytest.raises(ZeroDivisionError), metrics.count_items(2):
         raise ZeroDivisionError
     assert outcomes(metrics)["failed"] == 2
@@ -98,7 +98,14 @@ async def test_answers_batches_and_model_are_measured(tmp_path: Path) -> None:
             assert value(registry, "stage_duration_seconds_count", stage=stage) > 0
         page = (await client.get("/metrics")).text
     (info,) = re.findall(r"^lengnuan_model_info\{(.*)\} 1\.0$", page, re.MULTILINE)
-    for part in ('model="tiny"', 'backend="fake"', 'provider="cpu"', 'precision="float32"', 'tolerance="0.0001"'):
+    for part in (
+        'model="default"',
+        'name="tiny"',
+        'backend="fake"',
+        'provider="cpu"',
+        'precision="float32"',
+        'tolerance="0.0001"',
+    ):
         assert part in info
 
 

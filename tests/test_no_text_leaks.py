@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from bent_bodies import GOOD, bent
 from collector import running_collector
 from keys_file import bearer, entry, write_keys
 from service_fixtures import FakeEngine, async_test, logits_of, serving
-from test_odd_bodies import GOOD, bent
 from tiny_bundle import tiny_tokenizer
 
 from lengnuan.service.logs import LogFormat, configure_logging

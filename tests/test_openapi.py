@@ -114,7 +114,7 @@ def test_every_documented_code_of_the_other_routes_is_met(
                 patch.setattr("lengnuan.service.tokenize.asyncio.timeout", lambda _: asyncio.timeout_at(0))
                 statuses |= {(await client.post(url, json={"input": "好"})).status_code}
             await app.state.lifecycle.stop()
-            app.state.lifecycle.served = None
+            app.state.lifecycle.default.served = None
             statuses |= {(await client.post(url, json={"input": "好"})).status_code}
         # 429 and a failing model are the batcher's, whichever route asks it: see test_every_documented_code_is_met.
         assert {str(status) for status in statuses} == documented.keys() - {"200", "429"}

@@ -27,6 +27,7 @@ def test_every_setting_is_a_variable_and_a_flag(monkeypatch: pytest.MonkeyPatch)
         **{"max_padding_share": 0.25, "queue_items": 7, "queue_tokens": 8, "request_timeout_s": 9.0},
         **{"keep_alive_s": 10, "drain_delay_s": 11.0, "shutdown_timeout_s": 12, "stalled_after_s": 13.0},
         **{"keys_file": "/y", "cors_origins": "https://a.example", "otlp_endpoint": "http://b:1"},
+        **{"models": "a=/y", "shadow": "a=0.5", "watch_s": 17.0, "admin_token_file": "/z"},
         **{"dead_after_s": 14.0, "max_failed_batches": 15, "cache_size": 16, "predict_flat_list": True},
         **{"queue_wait_s": 17.0, "bulk_run_s": 18.0, "bulk_wait_s": 19.0},
     }

@@ -14,7 +14,7 @@ import pytest
 from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits
 from lengnuan.service.cache import LogitsCache
-from lengnuan.service.metrics import Metrics
+from lengnuan.service.metrics import Metrics, ModelMetrics
 
 
 class _NoSleep(selectors.DefaultSelector):
@@ -91,9 +91,9 @@ class VirtualThreads:
 
 
 @asynccontextmanager
-async def simulated(engine: TimedEngine, limits: Limits) -> AsyncIterator[tuple[Batcher, Metrics]]:
+async def simulated(engine: TimedEngine, limits: Limits) -> AsyncIterator[tuple[Batcher, ModelMetrics]]:
     """A running batcher in virtual time."""
-    metrics = Metrics()
+    metrics = Metrics().default
     batcher = Batcher(engine, limits, metrics, VirtualThreads(engine), LogitsCache(0))
     batcher.start()
     try:

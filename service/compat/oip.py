@@ -14,6 +14,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from pydantic import BaseModel
 
 from lengnuan.service import errors
+from lengnuan.service.answers import Answer
 from lengnuan.service.compat.messages import (
     InferError,
     InferReply,
@@ -36,15 +37,15 @@ from lengnuan.service.routing import (
     TEXT_ERRORS,
     body_of,
     check_count,
-    check_model,
     count_texts,
     documented,
     json_reply,
     lifecycle_of,
     patience_s,
     priority_of,
+    served_model,
 )
-from lengnuan.service.served import Answer, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 BINARY = "application/octet-stream"
@@ -124,16 +125,16 @@ async def live(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """503 while loading, draining, stalled or failing."""
+    """503 while loading, draining, or as long as any model is stalled or failing."""
     lifecycle_of(request).check_ready()
     return json_reply(Ready(ready=True))
 
 
 async def model_ready(request: Request) -> Response:
-    """As `/v2/health/ready`, for the one model that is served."""
-    served = _served(request)
-    lifecycle_of(request).check_ready()
-    return json_reply(ModelReady(name=served.bundle.manifest.name, ready=True))
+    """As `/v2/health/ready`, for this model."""
+    served, lifecycle = _served(request), lifecycle_of(request)
+    lifecycle.check_ready(lifecycle.slot(served.name))
+    return json_reply(ModelReady(name=served.name, ready=True))
 
 
 async def metadata(request: Request) -> Response:
@@ -146,7 +147,7 @@ async def metadata(request: Request) -> Response:
     )
     return json_reply(
         ModelMetadata(
-            name=served.bundle.manifest.name,
+            name=served.name,
             versions=[served.bundle.version],
             platform=f"onnx_{served.engine.runtime}",
             inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
@@ -176,8 +177,7 @@ async def infer(request: Request) -> Response:
 
 def _served(request: Request) -> ServedModel:
     """The model that the path names."""
-    served = lifecycle_of(request).model()
-    check_model(request.path_params["name"], served)
+    served = served_model(request, request.path_params["name"])
     if request.path_params.get("version", served.bundle.version) != served.bundle.version:
         raise errors.UnknownModel(f"the version served here is {served.bundle.version}")
     return served
@@ -205,8 +205,7 @@ def _reply(served: ServedModel, wanted: InferRequest, items: Sequence[Answer], r
         else:
             tensor = output.as_json()
         tensors.append(tensor)
-    manifest = served.bundle.manifest
-    reply = InferReply(model_name=manifest.name, model_version=served.bundle.version, id=reply_id, outputs=tensors)
+    reply = InferReply(model_name=served.name, model_version=served.bundle.version, id=reply_id, outputs=tensors)
     content = reply.model_dump_json(exclude_unset=True).encode()
     if not tail:
         return Response(content, media_type=JSON)

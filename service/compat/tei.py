@@ -13,6 +13,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from lengnuan.service import errors
+from lengnuan.service.answers import Answer, Answers, LongRule
 from lengnuan.service.bodies import Body
 from lengnuan.service.connection import read_body, unless_gone
 from lengnuan.service.errors import InvalidRequest, ServiceError
@@ -29,8 +30,9 @@ from lengnuan.service.routing import (
     lifecycle_of,
     patience_s,
     priority_of,
+    served_model,
 )
-from lengnuan.service.served import Answer, Answers, LongRule, ServedModel
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
 
 PREDICT_ERRORS = (*BODY_ERRORS, *TEXT_ERRORS, *RUN_ERRORS)
@@ -177,7 +179,7 @@ async def predict(request: Request) -> Response:
     body = await read_body(request, settings.max_body_bytes, settings.request_timeout_s)
     wanted = PredictRequest.from_body(body)
     texts = _texts(wanted.inputs, settings.predict_flat_list)
-    served = lifecycle_of(request).model()
+    served = served_model(request)
     check_count(texts, settings, "inputs")
     count_texts(request, len(texts))
     deadline = time.monotonic() + patience_s(request)
@@ -192,12 +194,12 @@ async def predict(request: Request) -> Response:
 
 async def info(request: Request) -> Response:
     """The served model and its limits."""
-    served = lifecycle_of(request).model()
+    served = served_model(request)
     settings: Settings = request.app.state.settings
     manifest = served.bundle.manifest
     numbers = {label: place for place, label in enumerate(manifest.labels)}
     reply = Info(
-        model_id=manifest.name,
+        model_id=served.name,
         model_sha=served.bundle.version,
         model_dtype=served.engine.precision,
         model_type=ModelType(

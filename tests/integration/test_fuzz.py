@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from bent_bodies import CANARY, GOOD
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -24,20 +25,6 @@ pytestmark = pytest.mark.integration
 
 # All of them: FUZZ_BODIES=10000.
 BODIES = int(os.environ.get("FUZZ_BODIES", "2000"))
-CANARY = "秘密暗号"
-GOOD: dict[str, dict[str, Any]] = {
-    "/v1/classify": {"input": ["好", "差"], "top_k": 1, "on_long": "window", "partial": True, "timeout_ms": 9000},
-    "/v1/classify/stream": {"input": "好"},
-    "/v1/tokenize": {"input": ["好", "差"], "on_long": "window", "partial": True},
-    "/v1/explain": {"input": "电影很好看", "on_long": "truncate"},
-    "/predict": {"inputs": [["好"], ["差"]], "raw_scores": True, "truncate": True, "truncation_direction": "Left"},
-    "/v2/models/tiny/infer": {
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["好", "差"], "parameters": {}}],
-        "outputs": [{"name": "label", "parameters": {"binary_data": True}}],
-        "parameters": {"on_long": "error", "binary_data_output": False},
-        "id": "1",
-    },
-}
 SHAPES: dict[str, type[BaseModel]] = {"/predict": PredictError, "/v2/models/tiny/infer": InferError}
 
 texts = st.one_of(

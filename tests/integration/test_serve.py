@@ -126,7 +126,7 @@ def test_what_is_in_flight_is_finished(tiny_bundle: Path) -> None:
 
         asking = threading.Thread(target=ask)
         asking.start()
-        served.wait_for(client, "lengnuan_items_in_flight 10.0")
+        served.wait_for(client, 'lengnuan_items_in_flight{model="default"} 10.0')
         served.process.send_signal(signal.SIGTERM)
         asking.join(PATIENCE_S)
     assert [reply.status_code for reply in replies] == [200]
@@ -139,8 +139,8 @@ def test_a_client_that_hangs_up_is_noticed(tiny_bundle: Path) -> None:
     with serve(tiny_bundle, *patience) as served, httpx.Client(timeout=PATIENCE_S) as client:
         with served.post([], body) as connection:
             connection.sendall(body)
-            served.wait_for(client, "lengnuan_items_in_flight 10.0")
-        served.wait_for(client, 'lengnuan_items_total{outcome="cancelled"} 10.0')
+            served.wait_for(client, 'lengnuan_items_in_flight{model="default"} 10.0')
+        served.wait_for(client, 'lengnuan_items_total{model="default",outcome="cancelled"} 10.0')
         served.process.send_signal(signal.SIGTERM)
     assert served.process.returncode == 0
 

@@ -57,7 +57,7 @@ def test_of_500_clients_who_send_and_leave_no_text_is_run(tmp_path: Path) -> Non
         assert first.recv(12) == b"HTTP/1.1 200"
         assert client.post(URL, json={"input": next(TEXTS)}).status_code == 200
         received = sample(client, "lengnuan_items_received_total")
-        assert sample(client, 'lengnuan_items_total{outcome="cancelled"}') == received - 2
+        assert sample(client, 'lengnuan_items_total{model="default",outcome="cancelled"}') == received - 2
     assert len(engine.rows) == 2
 
 
@@ -75,7 +75,7 @@ def test_a_queue_that_is_full_and_stays_so_is_ready_and_alive(tmp_path: Path) ->
             body = json.dumps({"input": list(itertools.islice(TEXTS, count))}).encode()
             connection.sendall(head(body) + body)
             assert engine.entered.wait(30)
-        while sample(client, 'lengnuan_queue_items{priority="interactive"}') < 8:
+        while sample(client, 'lengnuan_queue_items{model="default",priority="interactive"}') < 8:
             pass
         refused = [client.post(URL, json={"input": "好"}) for _ in range(100)]
         probes = [client.get(path).status_code for path in ("/livez", "/readyz", "/startupz") for _ in range(30)]
