@@ -15,3 +15,4 @@ def test_every_request_is_answered_once_and_everything_is_accounted_for(tmp_path
     assert len({kind for kind, _ in result.account.outcomes}) == len(SHARES)
     assert {status for _, status in result.account.outcomes} >= {"200", "422", "500", "504", "left"}
     assert result.scrapes > 3
+    assert min(result.reloads["reloaded"], result.reloads["refused"]) > 0

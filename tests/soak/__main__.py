@@ -34,6 +34,7 @@ def lines(result: Result, clients: int) -> list[str]:
         f"{len(account.answered)} answered, each once in the log; {len(account.left)} clients left, "
         f"{result.seen_leaving} of them after the service had read the head",
         f"{result.scrapes} scrapes: texts received = outcomes + in flight at each",
+        f"reloads: {', '.join(f'{count} {kind}' for kind, count in sorted(result.reloads.items()))}",
         f"{grown.middle:.0f} MB resident; {grown.growth:+.2f} MB over the second half (at most {grown.bound:.0f})",
         *(result.faults or ["no fault"]),
     ]

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 from service_fixtures import write_fake_bundle
 
+from lengnuan.model.bundle import Bundle
 from soak import service
 from soak.client import Connection, ProtocolBroken
 from soak.mix import MAX_CHARS, MAX_TEXTS, Exchange, exchanges
@@ -27,6 +29,7 @@ PATIENCE_S = 120
 HANG_UP_SHARE = 0.04
 LONGEST_STAY_S = 0.02
 KEPT_FAULTS = 20
+RELOAD_EVERY_S = 0.4
 SETTINGS = {
     # Small enough that the queue is full now and then, and that what is kept on purpose is kept from early on.
     **{
@@ -57,13 +60,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole run. `seen_leaving`: hang-ups that the service got far enough to log."""
+    """A whole run. `seen_leaving`: hang-ups that the service got far enough to log; `reloads`: by what came of them."""
 
     account: Account
     scrapes: int
     growth: Growth
     seconds: float
     seen_leaving: int
+    reloads: Counter[str]
     faults: list[str]
 
 
@@ -72,11 +76,14 @@ def soak(folder: Path, requests: int, clients: int, seed: int) -> Result:
     account, watch = Account(), Watch()
     chance = random.Random(seed)
     log = folder / "service.log"
-    with serving(folder, log) as (process, host, port):
+    bundles = Bundles(folder)
+    with serving(bundles.link, log) as (process, host, port):
         begin = time.monotonic()
         work = itertools.islice(exchanges(chance), requests)
-        asyncio.run(_put(work, clients, Connections(host, port, chance), account, watch))
+        reloading = _reload_now_and_then(bundles, process)
+        asyncio.run(_put(work, Connections(host, port, clients, chance), account, watch, reloading))
         seconds = time.monotonic() - begin
+        reloads = _reloads(httpx.get(f"http://{host}:{port}/metrics", timeout=PATIENCE_S).text)
         ready = httpx.get(f"http://{host}:{port}/readyz", timeout=PATIENCE_S).status_code
         process.send_signal(signal.SIGTERM)
         code = process.wait(PATIENCE_S)
@@ -88,14 +95,40 @@ def soak(folder: Path, requests: int, clients: int, seed: int) -> Result:
     grown = growth(watch.memory)
     if grown.growth > grown.bound:
         faults.append(f"memory grew by {grown.growth:.1f} MB over the second half, {grown.bound:.1f} at most")
+    missing = [result for result in ("reloaded", "refused") if not reloads[result]]
+    faults += [f"no bundle was {result}" for result in missing if seconds > 10 * RELOAD_EVERY_S]
     seen = sum(request_id in times for request_id in account.left)
-    return Result(account, watch.scrapes, grown, seconds, seen, faults)
+    return Result(account, watch.scrapes, grown, seconds, seen, reloads, faults)
+
+
+class Bundles:
+    """A link that leads to one of three bundles: two that answer alike, and one whose golden answers are wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self.link = folder / "bundle"
+        good = [write_fake_bundle(folder / name, service.logits_of) for name in ("first", "second")]
+        bad = write_fake_bundle(folder / "bad", lambda ids: [2 * logit + 1 for logit in service.logits_of(ids)])
+        self._places = itertools.cycle([*good, bad])
+        Bundle.write(good[1], Bundle.load(good[1]).manifest.model_copy(update={"created": "2026-01-02T00:00:00Z"}))
+        self.turn()
+
+    def turn(self) -> None:
+        """Let it lead to the next, in one step."""
+        aside = self.link.with_suffix(".aside")
+        aside.symlink_to(next(self._places))
+        aside.replace(self.link)
+
+
+async def _reload_now_and_then(bundles: Bundles, process: "subprocess.Popen[bytes]") -> None:
+    while True:
+        await asyncio.sleep(RELOAD_EVERY_S)
+        bundles.turn()
+        process.send_signal(signal.SIGHUP)
 
 
 @contextmanager
-def serving(folder: Path, log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str, int]]:
+def serving(bundle: Path, log: Path) -> Iterator[tuple["subprocess.Popen[bytes]", str, int]]:
     """The process with the faulty engine, once it is ready; its host and port."""
-    bundle = write_fake_bundle(folder / "bundle", service.logits_of)
     options = itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in SETTINGS.items())
     command = [sys.executable, service.__file__, "--bundle", str(bundle), "--port", "0", *options]
     fixtures = Path(__file__).parents[1]  # what the service's file imports
@@ -125,10 +158,11 @@ def _ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 @dataclass(frozen=True)
 class Connections:
-    """Where to, and the chance by which clients leave."""
+    """Where to, how many at once, and the chance by which clients leave."""
 
     host: str
     port: int
+    clients: int
     chance: random.Random
 
     def open(self) -> Connection:
@@ -137,17 +171,22 @@ class Connections:
 
 
 async def _put(
-    work: Iterator[Exchange], clients: int, connections: Connections, account: Account, watch: Watch
+    work: Iterator[Exchange],
+    connections: Connections,
+    account: Account,
+    watch: Watch,
+    reloading: Coroutine[None, None, None],
 ) -> None:
     numbered = enumerate(work)
     with ExitStack() as stack:
-        watched, *opened = (stack.enter_context(connections.open()) for _ in range(1 + clients))
-        watching = asyncio.create_task(watch.follow(watched, lambda: account.done))
+        watched, *opened = (stack.enter_context(connections.open()) for _ in range(1 + connections.clients))
+        following = watch.follow(watched, lambda: account.done)
+        beside = [asyncio.create_task(endless) for endless in (following, reloading)]
         await asyncio.gather(*(_client(connection, numbered, connections.chance, account) for connection in opened))
-        watching.cancel()
-        await asyncio.wait([watching])
-        if not watching.cancelled():
-            account.faults.append(f"the watcher ended: {watching.exception()!r}")
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside)
+        account.faults += [f"the watcher ended: {task.exception()!r}" for task in beside if not task.cancelled()]
         quiet = await asyncio.gather(*(connection.silent() for connection in opened))
         account.faults += ["a connection on which nothing was asked says something"] * quiet.count(False)
         last = stack.enter_context(connections.open())
@@ -179,6 +218,13 @@ async def _client(
         account.outcomes[exchange.kind, str(reply.status)] += 1
         if fault := exchange.fault(reply):
             _note(account, f"{exchange.kind}: {fault}")
+
+
+def _reloads(page: str) -> Counter[str]:
+    """From the metrics, how many bundles were reloaded, unchanged or refused."""
+    families = text_string_to_metric_families(page)
+    samples = [sample for family in families for sample in family.samples if sample.name == "lengnuan_reload_total"]
+    return Counter({sample.labels["result"]: int(sample.value) for sample in samples})
 
 
 def _note(account: Account, fault: str) -> None:
