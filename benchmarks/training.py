@@ -24,7 +24,7 @@ from machine import describe, has_bfloat16
 from sentences import OPENINGS, joined_sentences, labelled_reviews
 from training_loops import LOOPS, STEPS_A_TURN, Task, Turns, task_of
 
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "training.json"

@@ -24,7 +24,8 @@ from lengnuan.training import fit as fitting
 from lengnuan.training.batches import training_order
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example, LabelSet
+from lengnuan.training.data import LabelSet
+from lengnuan.training.examples import Example
 from lengnuan.training.lesson import labelled_lesson
 from lengnuan.training.optimise import choose_hardware
 from lengnuan.training.start import START, start_from

@@ -19,9 +19,10 @@ SCRATCH = ROOT / ".cache" / "deploy-check"
 
 @cache
 def rendered() -> dict[str, list[render.Object]]:
-    """Objects of every case by kustomize, and those of KServe."""
+    """Objects of every case by kustomize, those of KServe, and those of a training on several machines."""
     found = {name: render.objects(render.kustomized(name)) for name in render.CASES}
-    return found | {"kserve": render.objects(must(KUBECTL, "kustomize", DEPLOY / "kserve"))}
+    found |= {name: render.objects(must(KUBECTL, "kustomize", DEPLOY / name)) for name in ("kserve", "training")}
+    return found | {"trainjob": render.objects((DEPLOY / "training" / "trainjob.yaml").read_text(encoding="utf-8"))}
 
 
 def same_objects() -> list[str]:

@@ -88,12 +88,17 @@ def test_nothing_prints(file: Path) -> None:
 
 @every_file
 def test_nothing_is_read_that_could_run_code(file: Path) -> None:
-    """No pickle and its like: a bundle, a run folder, a key or a table is data."""
+    """No pickle and its like: a bundle, a run folder, a key or a table is data.
+
+    What the processes of one training tell each other is pickled, in memory, and never comes from a file.
+    """
+    spoken = {"loads", "dumps", "HIGHEST_PROTOCOL"} if file == ROOT / "training" / "distributed.py" else set()
     modules = {name.split(".")[0] for name in imported(file)}
     assert modules & {"cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"} == set()
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle":
-            assert node.attr == "UnpicklingError", node.lineno  # what torch raises when it refuses a file
+            # what torch raises when it refuses a file
+            assert node.attr in {"UnpicklingError", *spoken}, node.lineno
         assert not (isinstance(node, ast.ImportFrom) and node.module == "pickle"), file
         if isinstance(node, ast.Call):
             named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}

@@ -12,10 +12,10 @@ from small_runs import sentences, small_config, write_tsv
 from lengnuan.model.text import normalise
 from lengnuan.training.augment import generate
 from lengnuan.training.corpus import read_corpus
-from lengnuan.training.data import Example
 from lengnuan.training.errors import UsageError
+from lengnuan.training.examples import Example
 from lengnuan.training.noise import perturb
-from lengnuan.training.splits import keys_of
+from lengnuan.training.splits import text_key
 
 CUES = ("不", "没", "没有", "虽然", "尽管", "但是", "不过", "比", "没想到", "除了", "谁", "早知道", "一点", "推荐")
 SLANG = ("种草", "避雷", "破防", "拔草", "属实")
@@ -112,7 +112,7 @@ def test_no_row_is_a_dev_or_test_text(tmp_path: Path) -> None:
     write_tsv(tmp_path / "test.tsv", [(row.text + "！", row.label) for row in made[:40]])
     data = {"root": tmp_path, "train": {"a": "train.tsv"}, "test": {"a": "test.tsv"}}
     corpus = read_corpus(small_config(tmp_path, data=data, augment={"rows": 100}))
-    assert not keys_of([corpus.synthetic]) & corpus.held_out_keys()
+    assert not {text_key(example.text) for example in corpus.synthetic} & corpus.held_out_keys()
     assert corpus.facts["synthetic_rows"]["held_out_dropped"] >= 40
 
 

@@ -5,7 +5,7 @@ from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.training.corpus import read_corpus
 from lengnuan.training.errors import DataRefused, UsageError
-from lengnuan.training.splits import keys_of, text_key
+from lengnuan.training.splits import codes_of, text_key
 
 
 def test_splits_are_made_where_none_are_named_and_share_no_text(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_dev_rows_that_are_also_in_test_are_dropped_and_counted(tmp_path: Path) 
     data = {"root": tmp_path, "train": {"a": "train.tsv"}, "dev": {"a": "dev.tsv"}, "test": {"a": "test.tsv"}}
     corpus = read_corpus(small_config(tmp_path, data=data))
     assert corpus.facts["dev_rows_also_in_test"] >= 5
-    assert not keys_of(corpus.dev.values()) & keys_of(corpus.test.values())
+    assert not set(codes_of(corpus.dev.values())) & set(codes_of(corpus.test.values()))
 
 
 def test_dev_share_is_of_the_training_rows_when_test_is_named(tmp_path: Path) -> None:

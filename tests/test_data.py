@@ -15,7 +15,6 @@ from lengnuan.training.config import DataConfig
 from lengnuan.training.data import (
     REASONS_KEPT,
     Accounting,
-    Example,
     LabelSet,
     clean_label,
     read_examples,
@@ -23,9 +22,10 @@ from lengnuan.training.data import (
     source_of,
 )
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.splits import drop_repeats, share_of, split_by_text, text_key
 
-Read = Callable[..., tuple[list[Example], Accounting]]
+Read = Callable[..., tuple[Examples, Accounting]]
 
 POLARITY = LabelSet(("negative", "positive"), {"negative": ["0"], "positive": ["1"]})
 # Full-width digit, capital letter, traditional character, punctuation, spaces: one text in the eyes of the model.
@@ -38,7 +38,7 @@ def read(tmp_path: Path) -> Read:
 
     def run(
         content: str | bytes, name: str = "rows.tsv", labels: LabelSet = POLARITY, **settings: object
-    ) -> tuple[list[Example], Accounting]:
+    ) -> tuple[Examples, Accounting]:
         data = DataConfig.model_validate({"root": tmp_path} | settings)
         (tmp_path / name).write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
         return read_examples(source_of(Path(name), data), labels, data, "here")
@@ -210,7 +210,7 @@ def test_a_spelling_of_two_classes_is_refused() -> None:
 
 def test_labels_are_read_for_inference(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"label": 2, "text": "a"}\n\n{"text": "b"}\n', encoding="utf-8")
-    assert read_labels(Source(tmp_path / "rows.jsonl"), "label") == [2, None]
+    assert list(read_labels(Source(tmp_path / "rows.jsonl"), "label")) == [2, None]
 
 
 def test_label_order_does_not_depend_on_the_hash_seed() -> None:
@@ -239,12 +239,12 @@ def test_equal_texts_have_one_key() -> None:
 
 def test_equal_texts_fall_on_one_side() -> None:
     for seed in range(20):
-        rest, part = split_by_text([Example(text, 1) for text in SAME_TEXT], 0.5, seed)
+        rest, part = split_by_text(Examples(Example(text, 1) for text in SAME_TEXT), 0.5, seed)
         assert not rest or not part
 
 
 def test_the_share_is_about_right_and_nothing_is_lost() -> None:
-    examples = [Example(f"第{number}条", number % 2) for number in range(5000)]
+    examples = Examples(Example(f"第{number}条", number % 2) for number in range(5000))
     rest, part = split_by_text(examples, 0.1, seed=1)
     assert set(rest) | set(part) == set(examples)
     assert len(rest) + len(part) == len(examples)
@@ -252,9 +252,9 @@ def test_the_share_is_about_right_and_nothing_is_lost() -> None:
 
 
 def test_the_split_depends_on_text_and_seed_alone() -> None:
-    examples = [Example(f"第{number}条", number % 2) for number in range(300)]
+    examples = Examples(Example(f"第{number}条", number % 2) for number in range(300))
     part = split_by_text(examples, 0.2, seed=1)[1]
-    backwards = split_by_text([*examples[::-1], Example("新的", 0)], 0.2, seed=1)[1]
+    backwards = split_by_text(Examples([*examples[::-1], Example("新的", 0)]), 0.2, seed=1)[1]
     assert {example.text for example in part} == {example.text for example in backwards} - {"新的"}
     assert part != split_by_text(examples, 0.2, seed=2)[1]
 
@@ -264,5 +264,5 @@ def test_where_a_text_falls_never_changes_between_releases() -> None:
 
 
 def test_repeats_and_conflicts_are_dropped_and_counted() -> None:
-    rows = [Example("很好", 1), Example("很好！", 1), Example("一般", 0), Example("一般", 1), Example("差", 0)]
+    rows = Examples(map(Example, ("很好", "很好！", "一般", "一般", "差"), (1, 1, 0, 1, 0)))
     assert drop_repeats(rows) == ([rows[0], rows[4]], 1, 2)

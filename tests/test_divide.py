@@ -6,9 +6,9 @@ import pytest
 from small_runs import write_tsv
 
 from lengnuan.training.commands import run
-from lengnuan.training.data import Example
 from lengnuan.training.divide import divide
 from lengnuan.training.errors import DataRefused
+from lengnuan.training.examples import Example
 from lengnuan.training.near import seen_keys
 from lengnuan.training.splits import text_key
 

@@ -9,8 +9,8 @@ import pytest
 from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example
 from lengnuan.training.folds import Beliefs, deal, ngram_beliefs, run_folds
 from lengnuan.training.job import Job
 from lengnuan.training.out_of_fold import OutOfFold, read_out_of_fold

@@ -7,8 +7,8 @@ from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.training.config import GateConfig
 from lengnuan.training.corpus import Corpus, read_corpus
-from lengnuan.training.data import Example
 from lengnuan.training.errors import DataRefused
+from lengnuan.training.examples import Example
 from lengnuan.training.gate import Measured, judge, label_shift, refuse
 from lengnuan.training.job import Job
 

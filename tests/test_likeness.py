@@ -1,4 +1,4 @@
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 from lengnuan.training.likeness import Likeness
 
 LONG = "酒店的位置很方便,服务也周到,早餐种类不算多,不过味道都还可以,下次来这里出差还会住"

@@ -114,11 +114,48 @@ def test_the_failure_policy_knows_every_exit_code_of_training() -> None:
     rules = {rule["action"]: rule for rule in retrain_job()["podFailurePolicy"]["rules"]}
     final = set(rules["FailJob"]["onExitCodes"]["values"])
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
-    # A base, what goes on when it is started again, and what only resume-proof ends with.
-    kinds -= {errors.TrainingError, errors.Interrupted, errors.StoreBusy, errors.ResumeDiffers}
+    # A base, what goes on when it is started again, and what only resume-proof and drift end with.
+    kinds -= {errors.TrainingError, errors.Interrupted, errors.StoreBusy, errors.ProcessLost}
+    kinds -= {errors.ResumeDiffers, errors.DriftFound}
     assert final >= {kind.exit_code for kind in kinds}
     assert rules["Count"]["onExitCodes"]["values"] == [errors.Interrupted.exit_code]
     assert errors.Interrupted.exit_code not in final
+
+
+def test_a_training_on_several_machines_goes_on_after_the_same_exit_codes_and_when_a_process_is_lost() -> None:
+    one, several = retrain_job()["podFailurePolicy"], first("training/job.yaml")["spec"]["podFailurePolicy"]
+    rules = [{rule["action"]: rule for rule in policy["rules"]} for policy in (one, several)]
+    final, goes_on = ([rule[action]["onExitCodes"]["values"] for rule in rules] for action in ("FailJob", "Count"))
+    assert final[0] == final[1]
+    assert goes_on[1] == [errors.ProcessLost.exit_code, *goes_on[0]]
+
+
+def test_a_training_on_several_machines_has_what_torchrun_would_set() -> None:
+    job = first("training/job.yaml")
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    given = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert given.keys() >= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert {str(job["spec"][key]) for key in ("completions", "parallelism")} == {given["WORLD_SIZE"]}
+    service = first("training/network.yaml")
+    assert given["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{spec['subdomain']}"
+    assert spec["subdomain"] == service["metadata"]["name"]
+    assert str(service["spec"]["ports"][0]["port"]) == given["MASTER_PORT"]
+    assert spec["securityContext"]["runAsUser"] == policy.image_user(ROOT / "Dockerfile")
+
+
+def test_both_trainings_on_several_machines_give_the_same_command() -> None:
+    (container,) = first("training/job.yaml")["spec"]["template"]["spec"]["containers"]
+    trainer = first("training/trainjob.yaml")["spec"]["trainer"]
+    assert trainer["args"] == container["args"]
+    assert trainer["command"] == ["torchrun", "-m", "lengnuan.training"]
+    assert (DEPLOY / "training" / "train.toml").read_bytes() == (
+        DEPLOY / "components" / "retrain" / "retrain.toml"
+    ).read_bytes()
+    arguments = commands._parser().parse_args(container["args"])
+    places = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {str(arguments.data.parent), str(arguments.config.parent)} <= places
 
 
 def test_hpa_adapter_and_keda_agree() -> None:

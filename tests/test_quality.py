@@ -9,7 +9,8 @@ import pytest
 from small_runs import sentences
 
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example, LabelSet
+from lengnuan.training.data import LabelSet
+from lengnuan.training.examples import Example
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))  # its scripts are no package

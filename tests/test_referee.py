@@ -4,7 +4,8 @@ import numpy as np
 from small_runs import sentences
 
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example, LabelSet
+from lengnuan.training.data import LabelSet
+from lengnuan.training.examples import Example
 from lengnuan.training.referee import Referee
 
 

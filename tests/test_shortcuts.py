@@ -1,6 +1,6 @@
 from small_runs import GOOD, THINGS
 
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 from lengnuan.training.shortcuts import find_shortcuts
 
 

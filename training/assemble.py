@@ -28,8 +28,9 @@ from lengnuan.model.probabilities import softmax
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.calibrate import Calibration, coverage_curve, fit_temperature, fit_threshold
 from lengnuan.training.config import TrainConfig
-from lengnuan.training.corpus import Corpus, Examples
+from lengnuan.training.corpus import Corpus
 from lengnuan.training.evaluate import mean_scores, scored
+from lengnuan.training.examples import Examples
 from lengnuan.training.export import INPUTS, check_parity, export_onnx, graph_outputs, round_weights
 from lengnuan.training.files import write_tensors
 from lengnuan.training.judge import Selection

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from lengnuan.model.text import normalise
 from lengnuan.training.config import AugmentConfig
-from lengnuan.training.data import Example, LabelSet
+from lengnuan.training.data import LabelSet
 from lengnuan.training.errors import UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.noise import perturb
-from lengnuan.training.splits import without
+from lengnuan.training.splits import Codes, without
 from lengnuan.training.wording import NEEDS, SLOT, Domain, Group, Template, phrases
 
 log = logging.getLogger(__name__)
@@ -178,28 +179,28 @@ def generate(count: int, seed: int) -> list[Example]:
 
 
 def synthetic_rows(
-    config: AugmentConfig, labels: LabelSet, train: Sequence[Example], held_out: set[str], seed: int
-) -> tuple[list[Example], dict[str, int]]:
+    config: AugmentConfig, labels: LabelSet, train: Sequence[Example], held_out: Codes, seed: int
+) -> tuple[Examples, dict[str, int]]:
     """The rows that `config` asks for, without those that are dev or test texts; and how many of each kind.
 
     Raises:
         UsageError: rows are asked for and the classes are not `LABELS`.
     """
     if not config.rows and not config.noise_share:
-        return [], {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0, "nonsense": config.nonsense}
+        return Examples(), {"generated": 0, "noisy_copies": 0, "held_out_dropped": 0, "nonsense": config.nonsense}
     if labels.names != LABELS:
         raise UsageError(
             f"[augment] is for the classes {list(LABELS)} in this order; these are {list(labels.names)}: "
             "set augment.rows and augment.noise_share to 0"
         )
-    generated = without(generate(config.rows, seed), held_out)
-    copies = list(_noisy_copies(train, config.noise_share, random.Random(seed)))
+    generated = without(Examples(generate(config.rows, seed)), held_out)
+    copies = Examples(_noisy_copies(train, config.noise_share, random.Random(seed)))
     kept = without(copies, held_out)
     dropped = config.rows - len(generated) + len(copies) - len(kept)
     log.info("augment: %d sentences, %d noisy copies, %d dropped as dev or test", len(generated), len(kept), dropped)
     counts = {"generated": len(generated), "noisy_copies": len(kept), "held_out_dropped": dropped}
     counts["nonsense"] = config.nonsense
-    return generated + kept, counts
+    return Examples([*generated, *kept]), counts
 
 
 def _noisy_copies(train: Sequence[Example], share: float, draw: random.Random) -> Iterator[Example]:

@@ -1,7 +1,8 @@
 """Rows of ids to batches of similar length under a token budget, in an order that (seed, epoch) alone decides."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,17 +21,24 @@ WINDOW_BATCHES = 50
 class Ragged:
     """Rows of ids of any length in one flat array: a few bytes a token however many rows there are."""
 
-    def __init__(self, rows: Iterable[Sequence[int]]) -> None:
-        lengths: list[int] = []
+    def __init__(self, rows: Iterable[Sequence[int]] = ()) -> None:
+        flat, lengths = array("i"), array("q")
+        for row in rows:
+            flat.extend(row)
+            lengths.append(len(row))
+        self._hold(flat, lengths)
 
-        def flat() -> Iterator[int]:
-            for row in rows:
-                lengths.append(len(row))
-                yield from row
+    @classmethod
+    def from_flat(cls, flat: "array[int]", lengths: "array[int]") -> "Ragged":
+        """Rows that stand one behind the other in `flat`; both arrays must not change any more."""
+        rows = cls.__new__(cls)
+        rows._hold(flat, lengths)
+        return rows
 
-        self._ids = np.fromiter(flat(), dtype=np.int32)
-        self._ends = np.cumsum(np.array(lengths, dtype=np.int64))
-        self.lengths = np.array(lengths, dtype=np.int64)
+    def _hold(self, flat: "array[int]", lengths: "array[int]") -> None:
+        self._ids = np.asarray(flat)
+        self.lengths = np.asarray(lengths)
+        self._ends = np.cumsum(self.lengths)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -52,11 +60,20 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """token_ids: int64 [B, T], mask: bool [B, T] (True = real token), targets: float32 [B, K], or empty."""
+    """token_ids: int64 [B, T], mask: bool [B, T] (True = real token), targets: float32 [B, K], or empty.
+
+    `seed` is where the random draws on it begin, dropout among them; None: they go on from where they are.
+    """
 
     token_ids: Tensor
     mask: Tensor
     targets: Tensor
+    seed: int | None = None
+
+    def begin_draws(self, turn: int = 0) -> None:
+        """From here on torch draws what belongs to this batch, others in each turn that it is trained on in a step."""
+        if self.seed is not None:
+            torch.manual_seed(self.seed + turn)
 
     @property
     def tokens(self) -> int:
@@ -72,11 +89,21 @@ class Collator:
         self._targets = np.empty(0, dtype=np.float32) if targets is None else targets
         self._device = device
 
-    def __call__(self, indices: npt.NDArray[np.int64]) -> Batch:
+    def __call__(self, indices: npt.NDArray[np.int64], seed: int | None = None) -> Batch:
         """The rows of `indices`, in that order."""
         token_ids, mask = pad([self._rows[i].tolist() for i in indices], PAD_ID)
         targets = self._targets[indices] if len(self._targets) else self._targets
-        return Batch(*(torch.from_numpy(array).to(self._device) for array in (token_ids, mask, targets)))
+        tensors = [torch.from_numpy(array).to(self._device) for array in (token_ids, mask, targets)]
+        return Batch(tensors[0], tensors[1], tensors[2], seed)
+
+
+def draw_seed(seed: int, step: int, indices: npt.NDArray[np.int64]) -> int:
+    """The seed of a batch's random draws: of the run's seed, the step, and the batch's first row.
+
+    So what is drawn does not depend on what was drawn before, in this process or in another: a resumed run goes on with
+    the same draws, and so does one that deals its batches to another number of processes.
+    """
+    return int(np.random.SeedSequence([seed, step, int(indices[0])]).generate_state(1)[0])
 
 
 def training_order(

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from lengnuan.model.decoding import sniff_encoding
 from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.config import DataConfig, GateConfig
 from lengnuan.training.corpus import account_facts
-from lengnuan.training.data import Accounting, Example, LabelSet, clean_label, read_examples, read_labels, source_of
+from lengnuan.training.data import Accounting, LabelSet, clean_label, read_examples, read_labels, source_of
 from lengnuan.training.errors import DataRefused
+from lengnuan.training.examples import Examples
 from lengnuan.training.gate import Judged, Measured, gate_facts, judge, label_shift
 from lengnuan.training.likeness import Likeness
 from lengnuan.training.shortcuts import find_shortcuts
@@ -23,7 +25,7 @@ SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "
 MAX_TOKENISED = 100_000  # rows of a split, evenly spread, whose tokens are counted: shares need no more
 RARE = 5  # rows; a label with fewer is more likely a slip
 
-Splits = dict[str, list[Example]]
+Splits = dict[str, Examples]
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,12 @@ def check_files(
     written = {path: Counter(map(_written, read_labels(source_of(path, data), data.label_column))) for _, path in files}
     labels, notes = _labels(written.values(), spellings)
     order = ["train", *(name for name, _ in files if name not in SPLITS.values()), "dev", "test"]
-    splits: Splits = {name: [] for name in dict.fromkeys(order) if name in dict(files)}
+    splits: Splits = {name: Examples() for name in dict.fromkeys(order) if name in dict(files)}
     accounts: list[dict[str, Any]] = []
     problems = [*notes]
     for name, path in files:
         examples, account = read_examples(source_of(path, data), labels, data, path.stem)
-        splits[name] += examples
+        splits[name] = Examples(chain(splits[name], examples))
         accounts.append(account_facts(account) | {"split": name, "encoding": _encoding(data.root / path)})
         problems += _rejected(account, data.max_rejected_share)
     problems += [f"{name}: no row that can be used" for name, rows in splits.items() if not rows]
@@ -147,8 +149,10 @@ def _label_facts(written: Counter[str], labels: LabelSet, splits: Splits) -> dic
     for value, rows in sorted(written.items()):
         index = labels.index(value)
         spelt.setdefault("" if index is None else labels.names[index], {})[value] = rows
-    counts = {name: Counter(labels.names[example.label] for example in rows) for name, rows in splits.items()}
-    by_split = {name: {label: found[label] for label in labels.names} for name, found in counts.items()}
+    by_split = {
+        name: dict(zip(labels.names, np.bincount(rows.labels, minlength=len(labels.names)).tolist(), strict=True))
+        for name, rows in splits.items()
+    }
     return {
         "names": list(labels.names),
         "by_split": by_split,
@@ -184,12 +188,12 @@ def _rejected(account: Accounting, limit: float) -> list[str]:
     return [f"{account.path}: {share:.2%} of the lines were rejected, past the limit of {limit:.2%}"]
 
 
-def _lengths(rows: Sequence[Example], ruler: Ruler) -> dict[str, Any]:
+def _lengths(rows: Examples, ruler: Ruler) -> dict[str, Any]:
     """Lengths in characters of all rows; in tokens of some of them, where there is a tokenizer."""
-    characters = np.array([len(example.text) for example in rows])
+    characters = np.fromiter(map(len, rows.texts), dtype=np.int64, count=len(rows))
     facts: dict[str, Any] = {
         "characters": _quantiles(characters),
-        "lost_characters": sum("\ufffd" in example.text for example in rows),
+        "lost_characters": sum("\ufffd" in text for text in rows.texts),
         "limit": ruler.limit,
     }
     if ruler.tokenizer is None:

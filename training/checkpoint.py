@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step-N` with `tensors.safetensors` and `state.json`, which holds the checksum of the other.
 It is written aside, flushed to disk and renamed, and only then are older ones removed: whenever the process is
-killed, at least one loadable checkpoint is left once the first has been written. Nothing is ever unpickled.
+killed, at least one loadable checkpoint is left once the first has been written. Nothing is ever unpickled. There is no
+random state in it: what is drawn depends on the seed, the step and the rows alone (`lengnuan.training.batches`).
 """
 
 import hashlib
@@ -15,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lengnuan.training.distributed import from_first, is_first
 from lengnuan.training.errors import Interrupted, UsageError
 from lengnuan.training.files import flush
 from lengnuan.training.optimise import Optimiser
@@ -70,16 +71,16 @@ class Checkpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Interrupted):
-            self.save()
+            from_first(self.save)  # the others stay until it is written: torchrun stops all when one has ended
         self._signals.__exit__(kind, error, trace)
 
     def resume(self) -> None:
-        """Continue from the newest checkpoint, if there is one; the random state is put back as well.
+        """Continue from the newest checkpoint, if there is one.
 
         Raises:
             UsageError: it is of other rows, or of another release.
         """
-        found = load_checkpoint(self._folder)
+        found = from_first(lambda: load_checkpoint(self._folder))
         if found is None:
             return
         tensors, state = found
@@ -93,7 +94,9 @@ class Checkpoints:
         log.info("resumed at step %d of %d", self._optimiser.step, self._optimiser.steps)
 
     def save(self) -> None:
-        """Write one now."""
+        """Write one now; of processes that train together the first does."""
+        if not is_first():
+            return
         start = time.monotonic()
         state: dict[str, Any] = {name: part.state() for name, part in self._parts.items()}
         state |= {"identity": self._identity, "optimiser": self._optimiser.state()}
@@ -108,7 +111,7 @@ class Checkpoints:
 
 
 def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Write `step-N` under `folder` and drop the older ones. `state` must be JSON; random state is added."""
+    """Write `step-N` under `folder` and drop the older ones. `state` must be JSON."""
     # One that was saved at this step before stays until there is another, so that has a name of its own.
     before = [again for other, again in map(_age, folder.glob("step-*")) if other == step]
     target = folder / f"step-{step}{'+' * (max(before, default=-1) + 1)}"
@@ -116,9 +119,6 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], state: 
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
     save_file(tensors, aside / "tensors.safetensors")
     checked = {"step": step, "sha256": _sha256(aside / "tensors.safetensors"), **state}
     (aside / "state.json").write_text(json.dumps(checked, ensure_ascii=False), encoding="utf-8")
@@ -132,7 +132,7 @@ def save_checkpoint(folder: Path, step: int, tensors: dict[str, Tensor], state: 
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """(tensors, state) of the newest checkpoint that is whole, or None; the random state is put back as it was."""
+    """(tensors, state) of the newest checkpoint that is whole, or None."""
     for path in sorted(folder.glob("step-*"), key=_age, reverse=True):
         try:
             state = json.loads((path / "state.json").read_text(encoding="utf-8"))
@@ -141,12 +141,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         except (OSError, ValueError, KeyError) as error:
             log.warning("checkpoint %s is not whole (%s): trying an older one", path, error)
             continue
-        tensors = load_file(path / "tensors.safetensors")
-        torch.set_rng_state(tensors.pop("random.cpu"))
-        cuda = tensors.pop("random.cuda", None)
-        if cuda is not None and torch.cuda.is_available():
-            torch.cuda.set_rng_state(cuda)
-        return tensors, state
+        return load_file(path / "tensors.safetensors"), state
     return None
 
 

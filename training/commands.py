@@ -3,7 +3,8 @@
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,8 +28,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 done, 1 a killed run ended differently (resume-proof), 2 usage, 3 data refused, 5 training collapsed,
-        6 not finite, 8 parity failed, 10 held and 11 rejected (compare, promote), 12 drift found, 75 interrupted, or
-        the bundle store busy (the same command goes on).
+        6 not finite, 8 parity failed, 9 one of several processes lost, 10 held and 11 rejected (compare, promote), 12
+        drift found, 75 interrupted, or the bundle store busy (after 9 and 75 the same command goes on).
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
@@ -84,28 +85,38 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
     return config.model_copy(update={"data": config.data.model_copy(update={"root": arguments.data})})
 
 
+@contextmanager
+def _together(arguments: argparse.Namespace) -> Iterator[TrainConfig]:
+    """The config; inside, this process works with those that torchrun started with it, if it did."""
+    from lengnuan.training.distributed import joined
+
+    with joined():
+        yield _config(arguments)
+
+
 def _run(arguments: argparse.Namespace) -> None:
     from lengnuan.training.job import Job
 
-    config = _config(arguments)
-    if run_otherwise(arguments, config):
-        return
-    bundle = Job(config, arguments.output).run()
+    with _together(arguments) as config:
+        if run_otherwise(arguments, config):
+            return
+        bundle = Job(config, arguments.output).run()
     log.info("bundle: %s\nreport: %s\nserve it: LENGNUAN_BUNDLE=%s make run", bundle, _report(bundle), bundle)
 
 
 def _pretrain(arguments: argparse.Namespace) -> None:
     from lengnuan.training.job import Job
 
-    log.info("encoder: %s", Job(_config(arguments), arguments.output).pretrain())
+    with _together(arguments) as config:
+        log.info("encoder: %s", Job(config, arguments.output).pretrain())
 
 
 def _fit(arguments: argparse.Namespace) -> None:
     from lengnuan.training.job import Job
 
-    config = _config(arguments)
-    if not run_otherwise(arguments, config):
-        log.info("weights: %s", Job(config, arguments.output).fit())
+    with _together(arguments) as config:
+        if not run_otherwise(arguments, config):
+            log.info("weights: %s", Job(config, arguments.output).fit())
 
 
 def _export(arguments: argparse.Namespace) -> None:

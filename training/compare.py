@@ -16,13 +16,14 @@ from lengnuan.model.engine import Engine, OnnxEngine
 from lengnuan.model.probabilities import softmax
 from lengnuan.training.config import DataConfig
 from lengnuan.training.costs import sizes, times
-from lengnuan.training.data import Example, LabelSet, check_rejected, read_examples, read_texts, source_of
+from lengnuan.training.data import LabelSet, check_rejected, read_examples, read_texts, source_of
 from lengnuan.training.errors import UsageError
 from lengnuan.training.evaluate import logits_of, source_names
+from lengnuan.training.examples import Example
 from lengnuan.training.near import seen_keys
 from lengnuan.training.paired import Bools, Paired, bootstrap, churn, mcnemar
 from lengnuan.training.scores import Floats, Labels, Scored, calibration_error, summary
-from lengnuan.training.splits import identity_of, keys_of, text_key
+from lengnuan.training.splits import identity_of, text_key
 from lengnuan.training.verdict import Check, Decision, Limits, decide, judge, reasons
 
 FORMAT = 1
@@ -90,7 +91,7 @@ def read_frozen(
     for name, path in source_names(files).items():
         found, account = read_examples(source_of(path, data), labels, data, name)
         check_rejected(account, data.max_rejected_share)
-        seen = seen_keys(keys_of([found]), train_keys) if train_keys else set()
+        seen = seen_keys(map(text_key, found.texts), train_keys) if train_keys else set()
         kept = [example for example in found if text_key(example.text) not in seen]
         if not kept:
             raise UsageError(f"{account}: no row to compare on")
@@ -102,7 +103,7 @@ def read_frozen(
                                     "behaviour": identity_of(sentences) if sentences else None})  # fmt: skip
 
 
-def _read_behaviour(path: Path, labels: LabelSet) -> list[Example]:
+def _read_behaviour(path: Path, labels: LabelSet) -> Sequence[Example]:
     data = DataConfig(domain_column="category")
     found, account = read_examples(source_of(path, data), labels, data, "all")
     check_rejected(account, 0.0)

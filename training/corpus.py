@@ -1,24 +1,34 @@
 """The labelled rows of a run: every source read, repeats dropped, splits made, leaks counted."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lengnuan.training.augment import synthetic_rows
 from lengnuan.training.config import DataConfig, TrainConfig
-from lengnuan.training.data import Accounting, Example, LabelSet, check_rejected, read_examples, read_labels, source_of
+from lengnuan.training.data import Accounting, LabelSet, check_rejected, read_labels, read_rows_of, source_of
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.gate import Judged, Measured, gate_facts, judge, label_shift
 from lengnuan.training.near import seen_keys
 from lengnuan.training.shortcuts import find_shortcuts
-from lengnuan.training.splits import drop_repeats, identity_of, keys_of, split_by_text, without
+from lengnuan.training.splits import (
+    Codes,
+    code_of,
+    codes_of,
+    drop_repeats,
+    identity_of,
+    split_by_text,
+    text_key,
+    without,
+)
 
 log = logging.getLogger(__name__)
-
-Examples = list[Example]
 
 
 @dataclass(frozen=True)
@@ -41,17 +51,17 @@ class Corpus:
     dev: dict[str, Examples]
     test: dict[str, Examples]
     facts: dict[str, Any]
-    synthetic: Examples = field(default_factory=list)
+    synthetic: Examples = field(default_factory=Examples)
     leaked: set[str] = field(default_factory=set)
     gate: Sequence[Judged] = ()
 
     def train_keys(self) -> set[str]:
         """The texts of the training rows, as `text_key` sees them."""
-        return keys_of([self.train])
+        return {text_key(example.text) for example in self.train}
 
     def held_out_keys(self) -> set[str]:
         """The texts of the dev and test rows."""
-        return keys_of([*self.dev.values(), *self.test.values()])
+        return {text_key(row.text) for rows in (*self.dev.values(), *self.test.values()) for row in rows}
 
     def identity(self) -> dict[str, Any]:
         """What it is, in a few hashes: equal exactly when labels, rows and splits are."""
@@ -77,11 +87,13 @@ def read_corpus(config: TrainConfig) -> Corpus:
         raise UsageError('config: [data.train] is empty: name at least one file, for instance mine = "reviews.tsv"')
     labels = _labels(config)
     accounts: list[Accounting] = []
-    train = [example for rows in _read_all(data.train, labels, data, accounts).values() for example in rows]
-    dev = _read_all(data.dev, labels, data, accounts)
-    test = _read_all(data.test, labels, data, accounts)
-    as_read = train
-    train, repeats, conflicts = drop_repeats(train)
+    files = data.train.items()
+    as_read = Examples(chain.from_iterable(_rows(name, path, labels, data, accounts) for name, path in files))
+    dev, test = (
+        {name: Examples(_rows(name, path, labels, data, accounts)) for name, path in sources.items()}
+        for sources in (data.dev, data.test)
+    )
+    train, repeats, conflicts = drop_repeats(as_read)
     dev_share = data.dev_share
     if not test and data.test_share:
         train, part = split_by_text(train, data.test_share, config.data_seed)
@@ -95,17 +107,18 @@ def read_corpus(config: TrainConfig) -> Corpus:
         "train_repeats_dropped": repeats,
         "train_conflicts_dropped": conflicts,
         "train_leaked_dropped": 0,
-        "dev_rows_also_in_test": _count(dev.values(), keys_of(test.values())),
+        "dev_rows_also_in_test": _count(dev.values(), codes_of(test.values())),
     }
     if data.drop_leaked:
-        dev = {name: without(rows, keys_of(test.values())) for name, rows in dev.items()}
-        kept = without(train, keys_of([*dev.values(), *test.values()]))
+        dev = {name: without(rows, codes_of(test.values())) for name, rows in dev.items()}
+        kept = without(train, codes_of([*dev.values(), *test.values()]))
         facts["train_leaked_dropped"] = len(train) - len(kept)
         train = kept
     dev, test = ({name: rows for name, rows in split.items() if rows} for split in (dev, test))
-    held_out = keys_of([*dev.values(), *test.values()])
+    held_out = codes_of([*dev.values(), *test.values()])
     synthetic, facts["synthetic_rows"] = synthetic_rows(config.augment, labels, train, held_out, config.data_seed)
-    corpus = Corpus(labels, train, dev, test, facts, synthetic, seen_keys(held_out, keys_of([train])))
+    leaked = seen_keys(_keys([*dev.values(), *test.values()]), _keys([train]))
+    corpus = Corpus(labels, train, dev, test, facts, synthetic, leaked)
     _check(corpus)
     _complete(corpus)
     judged = judge(_measured(corpus, as_read), config.gate)
@@ -124,7 +137,7 @@ def _measured(corpus: Corpus, as_read: Examples) -> Iterable[Measured]:
     for name, sources in {"dev": corpus.dev, "test": corpus.test}.items():
         rows = [example for source in sources.values() for example in source]
         if rows:
-            yield Measured("leaked", _count([rows], corpus.leaked) / len(rows), name)
+            yield Measured("leaked", _count(sources.values(), _codes(corpus.leaked)) / len(rows), name)
         shift = label_shift(corpus.train, rows)
         if shift is not None:
             yield Measured("label_shift", shift, f"train against {name}")
@@ -145,15 +158,12 @@ def _inferred_labels(config: TrainConfig) -> LabelSet:
     return found
 
 
-def _read_all(
-    sources: dict[str, Path], labels: LabelSet, data: DataConfig, accounts: list[Accounting]
-) -> dict[str, Examples]:
-    found = {}
-    for name, path in sources.items():
-        found[name], account = read_examples(source_of(path, data), labels, data, name)
-        check_rejected(account, data.max_rejected_share)
-        accounts.append(account)
-    return found
+def _rows(name: str, path: Path, labels: LabelSet, data: DataConfig, accounts: list[Accounting]) -> Iterator[Example]:
+    source = source_of(path, data)
+    account = Accounting(str(source.path))
+    yield from (example for example, _ in read_rows_of(source, labels, data, name, account))
+    check_rejected(account, data.max_rejected_share)
+    accounts.append(account)
 
 
 def _check(corpus: Corpus) -> None:
@@ -166,15 +176,15 @@ def _check(corpus: Corpus) -> None:
 
 def _complete(corpus: Corpus) -> None:
     """Add to the facts what can be counted once everything is split; say what a person should know."""
-    facts, train_keys = corpus.facts, corpus.train_keys()
+    facts, train, leaked = corpus.facts, codes_of([corpus.train]), _codes(corpus.leaked)
     splits = {"dev": corpus.dev, "test": corpus.test}
     facts["identity"] = corpus.identity()
     facts["train_rows"] = len(corpus.train)
     facts["train_rows_by_label"] = _by_label(corpus.train, corpus.labels)
     facts |= {f"{split}_rows": {name: len(rows) for name, rows in found.items()} for split, found in splits.items()}
     sources = {f"{split} {name}": rows for split, found in splits.items() for name, rows in found.items()}
-    facts["leaks"] = {name: _count([rows], train_keys) for name, rows in sources.items()}
-    facts["leaks_with_near"] = {name: _count([rows], corpus.leaked) for name, rows in sources.items()}
+    facts["leaks"] = {name: _count([rows], train) for name, rows in sources.items()}
+    facts["leaks_with_near"] = {name: _count([rows], leaked) for name, rows in sources.items()}
     for where, count in facts["leaks_with_near"].items():
         if count:
             log.warning("%s: %d rows are also in train, %d of them edited", where, count, count - facts["leaks"][where])
@@ -184,14 +194,22 @@ def _complete(corpus: Corpus) -> None:
     )  # fmt: skip
 
 
-def _count(sources: Iterable[Sequence[Example]], keys: set[str]) -> int:
-    """Rows whose text has one of these keys."""
-    return sum(len(rows) - len(without(rows, keys)) for rows in sources)
+def _count(sources: Iterable[Examples], codes: Codes) -> int:
+    """Rows whose text has one of these codes."""
+    return sum(int(np.isin(rows.codes, codes).sum()) for rows in sources)
 
 
-def _by_label(examples: Sequence[Example], labels: LabelSet) -> dict[str, int]:
-    counts = Counter(example.label for example in examples)
-    return {name: counts[index] for index, name in enumerate(labels.names)}
+def _codes(keys: set[str]) -> Codes:
+    return np.fromiter(map(code_of, keys), dtype=np.uint64, count=len(keys))
+
+
+def _keys(sources: Iterable[Examples]) -> Iterator[str]:
+    return (text_key(text) for rows in sources for text in rows.texts)
+
+
+def _by_label(examples: Examples, labels: LabelSet) -> dict[str, int]:
+    counts = np.bincount(examples.labels, minlength=len(labels.names)).tolist()
+    return dict(zip(labels.names, counts, strict=True))
 
 
 def account_facts(account: Accounting) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from lengnuan.model.rows import Row
 from lengnuan.training.config import DataConfig
-from lengnuan.training.data import Accounting, Example, LabelSet, check_rejected, clean_label, read_rows_of, source_of
+from lengnuan.training.data import Accounting, LabelSet, check_rejected, clean_label, read_rows_of, source_of
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example
 from lengnuan.training.tables import write_table
 
 log = logging.getLogger(__name__)

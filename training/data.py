@@ -14,19 +14,11 @@ from lengnuan.model.rows import Blank, Rejected, Row, Source, UnreadableFile, ha
 from lengnuan.model.text import has_lone_surrogate, normalise
 from lengnuan.training.config import DataConfig
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example, Examples
 
 log = logging.getLogger(__name__)
 
 REASONS_KEPT = 20  # rejected lines that a report quotes by number
-
-
-@dataclass(frozen=True)
-class Example:
-    """One labelled row. `label` is the index of the class, `domain` groups rows in reports."""
-
-    text: str
-    label: int
-    domain: str = ""
 
 
 @dataclass
@@ -110,7 +102,7 @@ class LabelSet:
         return cls(sorted(found, key=int) if numbers else sorted(found), {})
 
 
-def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: str) -> tuple[list[Example], Accounting]:
+def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: str) -> tuple[Examples, Accounting]:
     """Rows of one file that can be used, in order, and what became of the rest.
 
     Args:
@@ -123,7 +115,7 @@ def read_examples(source: Source, labels: LabelSet, data: DataConfig, domain: st
         UsageError: the file can't be read.
     """
     account = Accounting(str(source.path))
-    return [example for example, _ in read_rows_of(source, labels, data, domain, account)], account
+    return Examples(example for example, _ in read_rows_of(source, labels, data, domain, account)), account
 
 
 def read_rows_of(
@@ -166,16 +158,21 @@ def check_rejected(account: Accounting, max_share: float) -> None:
         )
 
 
-def read_labels(source: Source, label_column: str) -> list[Any]:
+def read_labels(source: Source, label_column: str) -> Iterator[Any]:
     """Every label of a file as it stands there, for `LabelSet.infer`.
 
     Raises:
         UsageError: no row has such a column.
     """
-    rows = [line.fields for line in read_lines(source) if isinstance(line, Row)]
-    if rows and not any(label_column in fields for fields in rows):
-        raise UsageError(f"{source.path}: no column {label_column!r}; it has {list(rows[0])}: set data.label_column")
-    return [fields.get(label_column) for fields in rows]
+    columns: list[str] = []
+    found = False
+    for line in read_lines(source):
+        if isinstance(line, Row):
+            columns = columns or list(line.fields)
+            found = found or label_column in line.fields
+            yield line.fields.get(label_column)
+    if columns and not found:
+        raise UsageError(f"{source.path}: no column {label_column!r}; it has {columns}: set data.label_column")
 
 
 def read_texts(source: Source) -> Iterator[str]:

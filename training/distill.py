@@ -9,7 +9,7 @@ or twice only.
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from lengnuan.training.lesson import Lesson, Probabilities, labelled_lesson
 from lengnuan.training.optimise import Hardware
 from lengnuan.training.referee import Referee
 from lengnuan.training.splits import text_key
+from lengnuan.training.texts import Texts
 
 log = logging.getLogger(__name__)
 
@@ -56,21 +57,23 @@ def distilled_lesson(config: TrainConfig, corpus: Corpus, run_folder: Path, hard
     return Lesson(labelled.texts + extra, targets)
 
 
-def texts_without_label(config: TrainConfig, corpus: Corpus) -> list[str]:
+def texts_without_label(config: TrainConfig, corpus: Corpus) -> Texts:
     """Distinct texts of `distill.texts` that are no train, dev or test row."""
     seen = corpus.train_keys() | corpus.held_out_keys()
-    texts = []
-    for path in config.distill.texts:
-        for text in read_texts(source_of(path, config.data)):
-            key = text_key(text)
-            if key and key not in seen:
-                seen.add(key)
-                texts.append(text)
-    return texts
+
+    def new() -> Iterator[str]:
+        for path in config.distill.texts:
+            for text in read_texts(source_of(path, config.data)):
+                key = text_key(text)
+                if key and key not in seen:
+                    seen.add(key)
+                    yield text
+
+    return Texts(new())
 
 
 def _kept_or_made(
-    config: TrainConfig, corpus: Corpus, texts: list[str], run_folder: Path, hardware: Hardware
+    config: TrainConfig, corpus: Corpus, texts: Texts, run_folder: Path, hardware: Hardware
 ) -> Probabilities:
     file = run_folder / BELIEFS
     identity = _identity(config, texts)
@@ -97,7 +100,7 @@ def _identity(config: TrainConfig, texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _mean_belief(config: TrainConfig, corpus: Corpus, texts: list[str], hardware: Hardware) -> Probabilities:
+def _mean_belief(config: TrainConfig, corpus: Corpus, texts: Texts, hardware: Hardware) -> Probabilities:
     settings = config.distill
     log.info("distill: %d teachers judge %d texts", len(settings.teachers), len(texts))
     parts = [teacher_belief(folder, config, texts, hardware) for folder in settings.teachers]

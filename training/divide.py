@@ -11,16 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lengnuan.training.config import DataConfig
-from lengnuan.training.data import (
-    Accounting,
-    Example,
-    LabelSet,
-    check_rejected,
-    read_labels,
-    read_rows_of,
-    source_of,
-)
+from lengnuan.training.data import Accounting, LabelSet, check_rejected, read_labels, read_rows_of, source_of
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example
 from lengnuan.training.near import groups, near_pairs
 from lengnuan.training.splits import share_of, text_key
 from lengnuan.training.tables import TABLES, write_table

@@ -113,7 +113,7 @@ def _teachers(job: Job) -> list[Stage]:
     config = job.config
     if not config.distill.teachers:
         return []
-    texts = [example.text for example in job.corpus.train] + texts_without_label(config, job.corpus)
+    texts = job.corpus.train.texts + texts_without_label(config, job.corpus)
     sample = texts[:: max(1, len(texts) // TEACHER_SAMPLE)][:TEACHER_SAMPLE]
     seconds = 0.0
     for folder in config.distill.teachers:

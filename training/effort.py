@@ -3,6 +3,9 @@
 Each process adds a row to `effort.jsonl` in the run folder when a stage ends, also when it is stopped; one that is
 killed outright leaves none, so the sums are lower bounds. Energy is what Intel's RAPL counters say of the whole
 processor packages, other programs included; where this user may read no counters there is none, and none is made up.
+
+Of processes that train together the first one writes the row: its time, the processor seconds of all (of itself alone
+when the stage fails or is stopped), and no energy when they are on several machines.
 """
 
 import json
@@ -16,6 +19,8 @@ from typing import Any
 
 import torch
 
+from lengnuan.training.distributed import all_sum, is_first, local_world, world
+
 EFFORT = "effort.jsonl"
 POWERCAP = Path("/sys/class/powercap")
 
@@ -24,19 +29,22 @@ POWERCAP = Path("/sys/class/powercap")
 def measured(run_folder: Path, stage: str) -> Iterator[None]:
     """Record what happens inside as `stage` of the run."""
     counters = _energy_counters(POWERCAP)
-    wall, used = time.monotonic(), _processor_seconds()
+    wall, before = time.monotonic(), _processor_seconds()
+    used = None
     try:
         yield
+        used = all_sum(torch.tensor(_processor_seconds() - before, dtype=torch.float64)).item()
     finally:
-        row = {
-            "stage": stage,
-            "seconds": round(time.monotonic() - wall, 3),
-            "processor_seconds": round(_processor_seconds() - used, 3),
-            "joules": _joules(counters),
-            "hardware": hardware_name(),
-        }
-        with (run_folder / EFFORT).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        if is_first():
+            row = {
+                "stage": stage,
+                "seconds": round(time.monotonic() - wall, 3),
+                "processor_seconds": round(_processor_seconds() - before if used is None else used, 3),
+                "joules": _joules(counters) if world() <= local_world() else None,
+                "hardware": hardware_name(),
+            }
+            with (run_folder / EFFORT).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def _processor_seconds() -> float:

@@ -7,6 +7,7 @@ TrainingError
 ├── TrainingCollapsed    5   the model learnt nothing
 ├── NotFinite            6   loss or weights became NaN or infinite
 ├── ParityFailed         8   the exported graph does not answer like the network
+├── ProcessLost          9   one of several processes has gone; the same command goes on
 ├── Held                10   a candidate that nothing shows to be better
 ├── RejectedCandidate   11   a candidate that is worse than a limit allows
 ├── DriftFound          12   recent texts do not look like those of the training time
@@ -55,6 +56,12 @@ class ParityFailed(TrainingError):
     """The exported graph does not answer like the network it was made from."""
 
     exit_code = 8
+
+
+class ProcessLost(TrainingError):
+    """One of the processes that train together has gone; the same command goes on from the newest checkpoint."""
+
+    exit_code = 9
 
 
 class Held(TrainingError):

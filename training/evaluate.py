@@ -14,12 +14,13 @@ from lengnuan.model.engine import Engine, Logits, score
 from lengnuan.model.probabilities import softmax
 from lengnuan.model.text import normalise
 from lengnuan.training.config import DataConfig
-from lengnuan.training.data import Example, LabelSet, check_rejected, read_examples, read_texts, source_of
+from lengnuan.training.data import LabelSet, check_rejected, read_examples, read_texts, source_of
 from lengnuan.training.errors import UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.near import seen_keys
 from lengnuan.training.scores import Scored, answered, summary
 from lengnuan.training.shortcuts import find_shortcuts
-from lengnuan.training.splits import identity_of, keys_of, text_key
+from lengnuan.training.splits import identity_of, text_key
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def evaluate_files(
         check_rejected(account, data.max_rejected_share)
         if not examples:
             raise UsageError(f"{account}: no row to score")
-        leaked = seen_keys(keys_of([examples]), train_keys) if train_keys else set()
+        leaked = seen_keys(map(text_key, examples.texts), train_keys) if train_keys else set()
         found[name] = _figures(bundle, engine, examples, leaked) | {
             "identity": identity_of(examples),
             "lines": account.lines,
@@ -76,7 +77,7 @@ def evaluate_files(
     return {"bundle": bundle.manifest.name, "version": bundle.version, "files": found, "mean": mean_scores(found)}
 
 
-def _figures(bundle: Bundle, engine: Engine, examples: Sequence[Example], leaked: set[str]) -> dict[str, Any]:
+def _figures(bundle: Bundle, engine: Engine, examples: Examples, leaked: set[str]) -> dict[str, Any]:
     """Of one file; where marks give labels away, also with these taken out of the texts."""
     temperature = bundle.manifest.temperature
     answers = scored(examples, logits_of(bundle, engine, examples), temperature, leaked)

@@ -16,16 +16,17 @@ from torch import Tensor
 from lengnuan.model.encoder import Classifier
 from lengnuan.model.tokenizer import MASK_ID, Tokenizer, cut
 from lengnuan.training.adversarial import FastGradient
-from lengnuan.training.batches import Batch, Collator, Ragged, training_order
+from lengnuan.training.batches import Batch, Collator, Ragged, draw_seed, training_order
 from lengnuan.training.checkpoint import Checkpoints
 from lengnuan.training.config import FitConfig, TrainConfig
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example
+from lengnuan.training.distributed import all_sum, from_first, own_part, world
 from lengnuan.training.errors import TrainingCollapsed, UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.judge import BEST, Encoded, Judge, Selection
 from lengnuan.training.lesson import Lesson
 from lengnuan.training.losses import Objective, divergence, objective_for
-from lengnuan.training.memory import trim_memory
+from lengnuan.training.memory import keep_freed_memory, trim_memory
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.runlog import RunLog
 from lengnuan.training.start import ENCODER, START, load_encoder
@@ -49,8 +50,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) ->
 
 def encode_examples(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int) -> Encoded:
     """Labelled rows to ids and labels."""
-    rows, _ = encode_texts(tokenizer, [example.text for example in examples], max_tokens)
-    return Encoded(rows, np.array([example.label for example in examples], dtype=np.int64))
+    found = Examples.of(examples)
+    rows, _ = encode_texts(tokenizer, found.texts, max_tokens)
+    return Encoded(rows, found.labels.astype(np.int64))
 
 
 def encode_dev(config: TrainConfig, tokenizer: Tokenizer, corpus: Corpus) -> dict[str, Encoded]:
@@ -86,8 +88,8 @@ def fit(
     """
     settings = config.fit
     rows, truncated = encode_texts(tokenizer, lesson.texts, config.model.max_tokens)
-    begin = next((file for name in (ENCODER, START) if (file := run_folder / name).exists()), None)
-    model = build_classifier(config, tokenizer, len(corpus.labels.names), begin).to(hardware.device)
+    classes = len(corpus.labels.names)
+    model = from_first(lambda: _first_weights(config, tokenizer, classes, run_folder)).to(hardware.device)
     steps, evaluations = plan_steps(rows, config)
     optimiser = Optimiser(model, settings.optimiser, len(steps), settings.ema_decay)
     judge = Judge(encode_dev(config, tokenizer, corpus), config, hardware, run_folder)
@@ -97,6 +99,7 @@ def fit(
     _log_start(rows, truncated, len(steps), hardware)
     collate = Collator(rows, lesson.targets, hardware.device)
     exercise = Exercise(model, objective_for(settings, lesson.targets, hardware.device), settings, hardware)
+    keep_freed_memory()
     with run_log, checkpoints:
         for step in range(optimiser.step, len(steps) + 1):
             if step in evaluations and step > run_log.judged:
@@ -106,17 +109,30 @@ def fit(
                 break
             checkpoints.save_if_due()
             stop_point()
-            batches = [collate(indices) for indices in steps[step]]
+            part = own_part(steps[step], whole=settings.accumulate >= world())
+            batches = [collate(indices, draw_seed(config.seed, step, indices)) for indices in part]
             exercise.descend(batches, optimiser)
             loss, norm = optimiser.update()
             trim_memory(optimiser.step)
             shown = {"loss": loss, "best dev": judge.selection.best_score}
-            run_log.step(optimiser.step, np.concatenate(steps[step]), sum(batch.tokens for batch in batches), shown)
+            every_row = np.concatenate(steps[step])
+            run_log.step(optimiser.step, every_row, int(rows.lengths[every_row].sum()), shown)
             if optimiser.step % 20 == 0:
                 row = {"loss": loss, "gradient_norm": norm, "skipped_steps": optimiser.skipped}
                 run_log.record(optimiser.step, row)
-    best = build_classifier(config, tokenizer, len(corpus.labels.names), None)
-    selection = load_trained(best, run_folder / BEST, allow_collapsed=settings.allow_collapsed)
+    return from_first(lambda: _best_weights(config, tokenizer, classes, run_folder))
+
+
+def _first_weights(config: TrainConfig, tokenizer: Tokenizer, classes: int, run_folder: Path) -> Classifier:
+    begin = next((file for name in (ENCODER, START) if (file := run_folder / name).exists()), None)
+    return build_classifier(config, tokenizer, classes, begin)
+
+
+def _best_weights(
+    config: TrainConfig, tokenizer: Tokenizer, classes: int, run_folder: Path
+) -> tuple[Classifier, Selection]:
+    best = build_classifier(config, tokenizer, classes, None)
+    selection = load_trained(best, run_folder / BEST, allow_collapsed=config.fit.allow_collapsed)
     return best.eval(), selection
 
 
@@ -154,17 +170,24 @@ class Exercise:
     def descend(self, batches: list[Batch], optimiser: Optimiser) -> None:
         """Add the gradient of the mean loss over the rows of all batches, however they were cut into batches.
 
+        Of processes that train together each has its own batches, or none; their gradients add up to that of all.
+
         Raises:
             UsageError: adversarial training finds no parameter to move.
         """
         weights = [self.objective.weight(batch.targets) for batch in batches]
-        shares = [weight / sum(weights) for weight in weights]  # of rows, not of batches: batches differ in size
+        total = all_sum(torch.tensor([sum(weights)], dtype=torch.float64)).item()
+        shares = [weight / total for weight in weights]  # of rows, not of batches: batches differ in size
         for batch, share in zip(batches, shares, strict=True):
+            batch.begin_draws()
             optimiser.descend(share * self.loss(batch))
         if self.settings.fgm_epsilon:
             adversary = FastGradient(self.model, self.settings.fgm_parameter, self.settings.fgm_epsilon)
+            optimiser.gather()
             with adversary.moved():
+                optimiser.leave_to_first()
                 for batch, share in zip(batches, shares, strict=True):
+                    batch.begin_draws(turn=1)
                     optimiser.descend(share * self.loss(batch))
 
     def loss(self, batch: Batch) -> Tensor:

@@ -10,8 +10,9 @@ rows, which choose their weights and their temperature.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ from lengnuan.training.augment import synthetic_rows
 from lengnuan.training.calibrate import fit_temperature
 from lengnuan.training.config import DistillConfig
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Accounting, Example, read_rows_of, source_of
+from lengnuan.training.data import Accounting, read_rows_of, source_of
+from lengnuan.training.distributed import from_first
 from lengnuan.training.divide import text_groups
 from lengnuan.training.errors import DataRefused, UsageError
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.files import write_tensors, write_text
 from lengnuan.training.fit import build_classifier, encode_dev, encode_texts, load_trained
 from lengnuan.training.job import Job
@@ -34,7 +37,7 @@ from lengnuan.training.judge import BEST, predict
 from lengnuan.training.out_of_fold import OutOfFold, Place, write_out_of_fold
 from lengnuan.training.referee import Referee
 from lengnuan.training.scores import Scored, summary
-from lengnuan.training.splits import text_key
+from lengnuan.training.splits import Codes, codes_of, without
 from lengnuan.training.spread import spread
 from lengnuan.training.start import is_ours
 
@@ -50,10 +53,11 @@ Predictor = Callable[[Job, str, Corpus, Sequence[str]], tuple[Beliefs, float]]
 
 @dataclass(frozen=True)
 class _Pool:
-    """The rows of the train files that are not held out, and where each stands."""
+    """The rows of the train files that are not held out, where each stands, and its fold, 1-based, int64 [N]."""
 
     places: list[Place]
-    examples: list[Example]
+    examples: Examples
+    fold_of: npt.NDArray[np.int64]
 
 
 def run_folds(job: Job, folds: int, predictor: Predictor, folder: str) -> dict[str, Any]:
@@ -76,26 +80,27 @@ def run_folds(job: Job, folds: int, predictor: Predictor, folder: str) -> dict[s
         raise UsageError("--folds: give 2 or more")
     if job.config.average:
         raise UsageError("--folds: with `average` nothing is trained")
-    corpus = job.corpus
-    pool = _read_pool(job, corpus)
-    fold_of = deal(pool.examples, folds, job.config.data_seed)
-    fold_of_key = {text_key(example.text): fold for example, fold in zip(pool.examples, fold_of, strict=True)}
+    corpus, pool = from_first(lambda: (job.corpus, _read_pool(job, folds)))
     beliefs: Beliefs = np.zeros((len(pool.examples), len(corpus.labels.names)))
     dev_scores = []
     for fold in range(1, folds + 1):
-        rows = np.flatnonzero(fold_of == fold)
-        rest = _without_fold(job, corpus, fold_of_key, fold)
-        texts = [pool.examples[row].text for row in rows]
+        rows = np.flatnonzero(pool.fold_of == fold)
+        rest = _without_fold(job, corpus, pool, fold)
+        texts = list(pool.examples.texts.take(rows))
         name = f"{folder}/fold-{fold}"
         log.info("fold %d of %d: %d rows to train on, %d rows to judge", fold, folds, len(rest.train), len(rows))
         beliefs[rows], score = _kept_or_made(job, name, rest, texts, predictor)
         dev_scores.append(score)
-    labels = np.array([example.label for example in pool.examples], dtype=np.int64)
-    texts = [example.text for example in pool.examples]
-    found = OutOfFold(corpus.labels.names, pool.places, texts, labels, fold_of, beliefs)
-    write_out_of_fold(found, job.folder / folder / OUT_OF_FOLD)
+    labels = pool.examples.labels.astype(np.int64)
+    found = OutOfFold(corpus.labels.names, pool.places, pool.examples.texts, labels, pool.fold_of, beliefs)
+    return from_first(lambda: _write(found, dev_scores, job.folder / folder))
+
+
+def _write(found: OutOfFold, dev_scores: Sequence[float], folder: Path) -> dict[str, Any]:
+    """Both files; returns what the second one holds."""
+    write_out_of_fold(found, folder / OUT_OF_FOLD)
     figures = _figures(found, dev_scores)
-    write_text(job.folder / folder / FIGURES, json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
+    write_text(folder / FIGURES, json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
     return figures
 
 
@@ -122,10 +127,15 @@ def network_beliefs(job: Job, name: str, corpus: Corpus, texts: Sequence[str]) -
     source = job.config.start_from
     if source and is_ours(source):
         log.warning("%s has learnt labels: if these rows were among them, no fold is judged blindly", source)
-    job.tokenizer()
+    from_first(job.tokenizer)
     member = job.member(name, job.config.model_copy(update={"distill": DistillConfig()}), corpus)
-    config, tokenizer = member.config, member.tokenizer()
     member.fit()
+    return from_first(lambda: _network_beliefs(member, texts))
+
+
+def _network_beliefs(member: Job, texts: Sequence[str]) -> tuple[Beliefs, float]:
+    """Of a network that is trained already."""
+    config, tokenizer, corpus = member.config, member.tokenizer(), member.corpus
     model = build_classifier(config, tokenizer, len(corpus.labels.names), None)
     selection = load_trained(model, member.folder / BEST, allow_collapsed=config.fit.allow_collapsed)
     model.to(member.hardware.device)
@@ -140,38 +150,46 @@ def network_beliefs(job: Job, name: str, corpus: Corpus, texts: Sequence[str]) -
 def ngram_beliefs(job: Job, name: str, corpus: Corpus, texts: Sequence[str]) -> tuple[Beliefs, float]:
     """The n-gram referee, fitted on `corpus`: quick, and without any weights that may have seen a row."""
     del job, name
-    referee = Referee(corpus)
-    return referee.probabilities(texts), referee.dev_accuracy
+
+    def asked() -> tuple[Beliefs, float]:
+        referee = Referee(corpus)
+        return referee.probabilities(texts), referee.dev_accuracy
+
+    return from_first(asked)
 
 
-def _read_pool(job: Job, corpus: Corpus) -> _Pool:
-    """Read the train files again, with the place of every row."""
-    data = job.config.data
-    train, held_out = corpus.train_keys(), corpus.held_out_keys()
+def _read_pool(job: Job, folds: int) -> _Pool:
+    """Read the train files again, with the place of every row, and deal them out."""
+    data, corpus = job.config.data, job.corpus
     places: list[Place] = []
-    examples: list[Example] = []
-    accepted = []
-    for name, path in data.train.items():
-        account = Accounting(str(path))
-        for example, row in read_rows_of(source_of(path, data), corpus.labels, data, name, account):
-            key = text_key(example.text)
-            if key in train or key not in held_out:
+
+    def found() -> Iterator[Example]:
+        for name, path in data.train.items():
+            account = Accounting(str(path))
+            for example, row in read_rows_of(source_of(path, data), corpus.labels, data, name, account):
                 places.append(Place(name, row.line))
-                examples.append(example)
-        accepted.append(account.accepted)
-    log.info("folds: %d of the %d rows are dealt out, the others are held out", len(places), sum(accepted))
-    return _Pool(places, examples)
+                yield example
+
+    rows = Examples(found())
+    kept = np.isin(rows.codes, corpus.train.codes) | ~np.isin(rows.codes, _held_out(corpus))
+    log.info("folds: %d of the %d rows are dealt out, the others are held out", kept.sum(), len(rows))
+    examples = rows.take(kept)
+    return _Pool([places[row] for row in np.flatnonzero(kept)], examples, deal(examples, folds, job.config.data_seed))
 
 
-def _without_fold(job: Job, corpus: Corpus, fold_of_key: Mapping[str, int], fold: int) -> Corpus:
+def _held_out(corpus: Corpus) -> Codes:
+    return codes_of([*corpus.dev.values(), *corpus.test.values()])
+
+
+def _without_fold(job: Job, corpus: Corpus, pool: _Pool, fold: int) -> Corpus:
     """The corpus with what training may see when that fold is judged; `[augment]` copies its rows alone."""
-    train = [example for example in corpus.train if fold_of_key[text_key(example.text)] != fold]
-    missing = set(range(len(corpus.labels.names))) - {example.label for example in train}
+    hidden = codes_of([pool.examples.take(pool.fold_of == fold)])
+    train = without(corpus.train, hidden)
+    missing = set(range(len(corpus.labels.names))) - set(train.labels.tolist())
     if missing:
         name = corpus.labels.names[min(missing)]
         raise DataRefused(f"--folds: without fold {fold} class {name!r} has no row: give more rows, or fewer folds")
-    hidden = {key for key, its_fold in fold_of_key.items() if its_fold == fold}
-    held_out = corpus.held_out_keys() | hidden
+    held_out = np.union1d(_held_out(corpus), hidden)
     synthetic, _ = synthetic_rows(job.config.augment, corpus.labels, train, held_out, job.config.data_seed)
     rest = replace(corpus, train=train, synthetic=synthetic)
     return replace(rest, facts={**corpus.facts, "identity": rest.identity()})
@@ -183,18 +201,30 @@ def _kept_or_made(
     """The beliefs about a fold's texts, from its sub-folder if they are there already."""
     file = job.folder / name / _KEPT
     digest = hashlib.sha256(json.dumps([corpus.facts["identity"], list(texts)]).encode())
-    if file.exists():
-        with safe_open(file, framework="numpy") as kept:
-            metadata: dict[str, str] = kept.metadata() or {}
-            found: Beliefs = kept.get_tensor("beliefs")
-        if metadata.get("identity") != digest.hexdigest():
-            raise UsageError(f"{file} is of other rows: choose another --output, or remove that folder")
-        return found, float(metadata["dev_score"])
+    kept = from_first(lambda: _read_kept(file, digest.hexdigest()))
+    if kept is not None:
+        return kept
     beliefs, score = predictor(job, name, corpus, texts)
-    file.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"identity": digest.hexdigest(), "dev_score": repr(score)}
-    write_tensors(file, {"beliefs": torch.from_numpy(np.asarray(beliefs, dtype=np.float64))}, metadata)
+    from_first(lambda: _keep(file, beliefs, metadata))
     return beliefs, score
+
+
+def _read_kept(file: Path, identity: str) -> tuple[Beliefs, float] | None:
+    """None if there are none yet."""
+    if not file.exists():
+        return None
+    with safe_open(file, framework="numpy") as kept:
+        metadata: dict[str, str] = kept.metadata() or {}
+        found: Beliefs = kept.get_tensor("beliefs")
+    if metadata.get("identity") != identity:
+        raise UsageError(f"{file} is of other rows: choose another --output, or remove that folder")
+    return found, float(metadata["dev_score"])
+
+
+def _keep(file: Path, beliefs: Beliefs, metadata: dict[str, str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(file, {"beliefs": torch.from_numpy(np.asarray(beliefs, dtype=np.float64))}, metadata)
 
 
 def _figures(found: OutOfFold, dev_scores: Sequence[float]) -> dict[str, Any]:

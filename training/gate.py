@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from lengnuan.training.config import Concern, GateConfig
-from lengnuan.training.data import Example
 from lengnuan.training.errors import DataRefused
+from lengnuan.training.examples import Example
 
 log = logging.getLogger(__name__)
 

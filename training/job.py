@@ -13,7 +13,7 @@ bundle/              what is served
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus, read_corpus
 from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.distill import BELIEFS, distilled_lesson
+from lengnuan.training.distributed import from_first
 from lengnuan.training.effort import measured
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
@@ -57,10 +58,10 @@ _FREE: dict[str, Any] = {
 
 
 class Job:
-    """A run of one config in one folder.
+    """A run of one config in one folder. Of processes that train together the first alone looks at files.
 
     Args:
-        config: what to do.
+        config: what to do; the first process's counts.
         run_folder: made if missing.
 
     Raises:
@@ -68,22 +69,24 @@ class Job:
     """
 
     def __init__(self, config: TrainConfig, run_folder: Path) -> None:
-        check_tracking(config)
-        self.config = config
+        def checked() -> TrainConfig:
+            check_tracking(config)
+            return config
+
+        self.config = from_first(checked)
         self.folder = run_folder
-        self.hardware: Hardware = choose_hardware(config)
-        run_folder.mkdir(parents=True, exist_ok=True)
-        self._claim()
+        self.hardware: Hardware = choose_hardware(self.config)
+        from_first(self._claim)
 
     def run(self) -> Path:
         """Everything, from data to bundle; returns the bundle's folder."""
         self.prepare()
         self.fit()
-        return self.export()
+        return from_first(self.export)
 
     def prepare(self) -> None:
         """The rows, the sub-words and, if there is a corpus, the pretrained encoder: all that training begins with."""
-        _, tokenizer = self.corpus, self.tokenizer()
+        tokenizer = from_first(lambda: self._begin()[1])
         if self.config.pretrain.corpus and not self.config.average:
             self._pretrain(tokenizer)
 
@@ -99,11 +102,9 @@ class Job:
             UsageError: another config, or other rows, have already been run in that folder.
         """
         job = Job(config, self.folder / name)
-        for file in (TOKENIZER, START, ENCODER, BELIEFS):
-            if (self.folder / file).exists() and not (job.folder / file).exists():
-                os.link(self.folder / file, job.folder / file)
+        from_first(lambda: self._link((TOKENIZER, START, ENCODER, BELIEFS), job.folder))
         job.corpus = corpus
-        job.claim_rows(corpus.facts["identity"])
+        from_first(lambda: job.claim_rows(corpus.facts["identity"]))
         return job
 
     def pretrain(self) -> Path:
@@ -114,7 +115,7 @@ class Job:
         """
         if not self.config.pretrain.corpus:
             raise UsageError("config: pretrain.corpus is empty: name a file of texts, one a line")
-        return self._pretrain(self.tokenizer())
+        return self._pretrain(from_first(self.tokenizer))
 
     def _pretrain(self, tokenizer: Tokenizer) -> Path:
         with measured(self.folder, "pretrain"), tracked(self.config, self.folder):
@@ -126,16 +127,22 @@ class Job:
         Raises:
             UsageError: the folder's run has several seeds.
         """
+        corpus, tokenizer = from_first(self._begin_fit)
+        self._fit(tokenizer, corpus)
+        return from_first(self.better)[0]
+
+    def _begin_fit(self) -> tuple[Corpus, Tokenizer]:
         if (self.folder / SEEDS).exists():
             raise UsageError(f"{self.folder} holds a run with several seeds: give --seeds, or choose another --output")
-        corpus, tokenizer = self.corpus, self.tokenizer()
-        self._fit(tokenizer, corpus)
-        return self.better()[0]
+        return self._begin()
+
+    def _begin(self) -> tuple[Corpus, Tokenizer]:
+        return self.corpus, self.tokenizer()
 
     def _fit(self, tokenizer: Tokenizer, corpus: Corpus) -> None:
         """The classifier; with teachers also a plain one, so that what they bring is measured, not believed."""
         if self.config.average:
-            average(self.config, tokenizer, corpus, self.folder, self.hardware)
+            from_first(lambda: average(self.config, tokenizer, corpus, self.folder, self.hardware))
             return
         with measured(self.folder, "fit"), tracked(self.config, self.folder):
             self._learn(tokenizer, corpus)
@@ -147,13 +154,17 @@ class Job:
             fit(self.config, tokenizer, corpus, plain, self.folder, self.hardware)
             return
         # What was made to have a label needs no teacher's opinion.
-        lesson = distilled_lesson(self.config, corpus, self.folder, self.hardware) + made
+        lesson = from_first(lambda: distilled_lesson(self.config, corpus, self.folder, self.hardware)) + made
         fit(self.config, tokenizer, corpus, lesson, self.folder, self.hardware)
-        (self.folder / PLAIN).mkdir(exist_ok=True)
-        for name in (ENCODER, START):
-            if (self.folder / name).exists() and not (self.folder / PLAIN / name).exists():
-                os.link(self.folder / name, self.folder / PLAIN / name)
+        from_first(lambda: self._link((ENCODER, START), self.folder / PLAIN))
         fit(self.config, tokenizer, corpus, plain, self.folder / PLAIN, self.hardware)
+
+    def _link(self, names: Sequence[str], folder: Path) -> None:
+        """Begin the run in `folder` with those of these files that this one has."""
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            if (self.folder / name).exists() and not (folder / name).exists():
+                os.link(self.folder / name, folder / name)
 
     def better(self) -> tuple[Path, dict[str, float]]:
         """The weights with the better dev score, distilled or plain, and the score of each; or the runs' average."""
@@ -241,7 +252,8 @@ class Job:
         log.info("pretraining corpus: %d texts dropped that are dev or test rows", dropped)
 
     def _claim(self) -> None:
-        """Write config.json, or check that the one there asks for the same training."""
+        """Make the folder and write config.json, or check that the one there asks for the same training."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "config.json"
         if file.exists():
             try:

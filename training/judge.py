@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from lengnuan.model.encoder import Classifier
 from lengnuan.training.batches import Collator, Ragged, cut_by_tokens
 from lengnuan.training.config import TrainConfig
+from lengnuan.training.distributed import all_sum, from_first, is_first, rounds
 from lengnuan.training.files import write_tensors
 from lengnuan.training.optimise import Hardware, Optimiser
 from lengnuan.training.stopping import stop_point
@@ -73,12 +74,17 @@ class Judge:
 
     def consider(self, model: Classifier, step: int) -> dict[str, float]:
         """Score these weights on dev and keep them if they are the best so far; returns the scores of `evaluate`."""
-        scores, collapsed = self._scores(model)
+        logits = {
+            name: predict(model, source.rows, self._config.fit.batch_tokens, self._hardware)
+            for name, source in self._dev.items()
+        }
+        scores, collapsed = from_first(lambda: self._scores(logits))
         score = scores[f"dev_{self._config.fit.metric}"]
         self.selection.without_gain += 1
         if self.selection.prefers(score, collapsed):
             self.selection = Selection(score, step, 0, collapsed)
-            _save_weights(model, self._run_folder / BEST, self.selection)
+            if is_first():
+                _save_weights(model, self._run_folder / BEST, self.selection)
         note = ": no better than guessing" if collapsed else ""
         log.info("fit %d: dev %s %.4f%s", step, self._config.fit.metric, score, note)
         return scores
@@ -90,22 +96,22 @@ class Judge:
         log.info("fit: no better dev score in %d evaluations, stopped", self.selection.without_gain)
         return True
 
-    def _scores(self, model: Classifier) -> tuple[dict[str, float], bool]:
+    def _scores(self, logits: dict[str, npt.NDArray[np.float32]]) -> tuple[dict[str, float], bool]:
         """Mean scores over the sources, and whether the model has collapsed."""
         parts: dict[str, list[float]] = {"dev_loss": [], "dev_accuracy": [], "dev_macro_f1": []}
         predicted: list[npt.NDArray[np.int64]] = []
         losses: list[npt.NDArray[np.float32]] = []
-        for source in self._dev.values():
-            logits = predict(model, source.rows, self._config.fit.batch_tokens, self._hardware)
-            answers = logits.argmax(axis=1)
+        for name, source in self._dev.items():
+            answers = logits[name].argmax(axis=1)
             predicted.append(answers)
-            loss = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(source.labels), reduction="none").numpy()
+            labels = torch.from_numpy(source.labels)
+            loss = F.cross_entropy(torch.from_numpy(logits[name]), labels, reduction="none").numpy()
             losses.append(loss)
             parts["dev_loss"].append(float(loss.mean()))
             parts["dev_accuracy"].append(float((answers == source.labels).mean()))
             parts["dev_macro_f1"].append(float(f1_score(source.labels, answers, average="macro", zero_division=0.0)))
-        labels = np.concatenate([source.labels for source in self._dev.values()])
-        collapsed = has_collapsed(labels, np.concatenate(predicted), float(np.concatenate(losses).mean()))
+        every_label = np.concatenate([source.labels for source in self._dev.values()])
+        collapsed = has_collapsed(every_label, np.concatenate(predicted), float(np.concatenate(losses).mean()))
         return {key: float(np.mean(values)) for key, values in parts.items()}, collapsed
 
 
@@ -134,6 +140,8 @@ def has_collapsed(labels: npt.NDArray[np.int64], answers: npt.NDArray[np.int64],
 def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardware) -> npt.NDArray[np.float32]:
     """Logits of every row in evaluation mode: float32 [N, K]. Leaves the model in the mode it was in.
 
+    Processes that train together each take every n-th batch, and all get all logits.
+
     Raises:
         Interrupted: a signal asked for it while there was a batch to go.
     """
@@ -141,12 +149,16 @@ def predict(model: Classifier, rows: Ragged, batch_tokens: int, hardware: Hardwa
     model.eval()
     logits = np.zeros((len(rows), model.head.out_features), dtype=np.float32)
     collate = Collator(rows, None, hardware.device)
-    for indices in cut_by_tokens(np.argsort(rows.lengths, kind="stable"), rows.lengths, batch_tokens):
+    batches = cut_by_tokens(np.argsort(rows.lengths, kind="stable"), rows.lengths, batch_tokens)
+    for indices in rounds(batches):
         stop_point()
+        if indices is None:
+            continue
         batch = collate(indices)
         with hardware.autocast():
             logits[indices] = model(batch.token_ids, batch.mask).float().cpu().numpy()
     model.train(was_training)
+    all_sum(torch.from_numpy(logits))  # in place: every row is zero in all processes but one
     return logits
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example, Examples
+from lengnuan.training.texts import Texts
 
 Probabilities = npt.NDArray[np.float32]
 
@@ -15,7 +16,7 @@ Probabilities = npt.NDArray[np.float32]
 class Lesson:
     """Texts and what is to be answered: `targets` float32 [N, K], rows that sum to 1."""
 
-    texts: list[str]
+    texts: Texts
     targets: Probabilities
 
     def __add__(self, more: "Lesson") -> "Lesson":
@@ -24,5 +25,5 @@ class Lesson:
 
 def labelled_lesson(examples: Sequence[Example], classes: int) -> Lesson:
     """Every row with all of the probability on its label."""
-    one_hot = np.eye(classes, dtype=np.float32)[[example.label for example in examples]]
-    return Lesson([example.text for example in examples], one_hot)
+    rows = Examples.of(examples)
+    return Lesson(rows.texts, np.eye(classes, dtype=np.float32)[rows.labels])

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lengnuan.model.text import normalise
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.near import Ints, groups, near_pairs
-from lengnuan.training.splits import letters_of
+from lengnuan.training.splits import letters_of, text_key
+from lengnuan.training.texts import Texts
 
 EXACT = ("verbatim", "normalised", "letters")
 QUOTED = 5  # texts that a report shows of each kind
@@ -36,13 +37,11 @@ class _Rows:
         examples: N of them.
         codes: by yardstick int64 [N], equal where the texts are (but for one chance in 2^64 a pair).
         places: int64 [N], the position of the row's key among all keys.
-        labels: int64 [N].
     """
 
-    examples: Sequence[Example]
+    examples: Examples
     codes: Mapping[str, Ints]
     places: Ints
-    labels: Ints
 
 
 class Likeness:
@@ -53,10 +52,19 @@ class Likeness:
     """
 
     def __init__(self, splits: Mapping[str, Sequence[Example]]) -> None:
-        known: dict[str, int] = {}
-        self._splits = {name: _indexed(rows, known) for name, rows in splits.items()}
-        self._pairs = near_pairs(list(known))
-        self._keys = len(known)
+        found = {name: Examples.of(rows) for name, rows in splits.items()}
+        codes = [_codes(rows) for rows in found.values()]
+        borders = np.cumsum([len(rows) for rows in found.values()])[:-1]
+        _, first, place = np.unique(
+            np.concatenate([code["letters"] for code in codes]), return_index=True, return_inverse=True
+        )
+        places = np.split(np.argsort(np.argsort(first))[place], borders)  # keys are numbered as they come
+        is_first = np.zeros(len(place), dtype=bool)
+        is_first[first] = True
+        new = [rows.take(flags).texts for rows, flags in zip(found.values(), np.split(is_first, borders), strict=True)]
+        self._splits = dict(zip(found, map(_Rows, found.values(), codes, places), strict=True))
+        self._pairs = near_pairs(Texts(text_key(text) for texts in new for text in texts))
+        self._keys = len(first)
 
     def repeats(self) -> dict[str, dict[str, int]]:
         """By split: rows, how many of them repeat an earlier one by each yardstick, and near copies in groups."""
@@ -72,7 +80,8 @@ class Likeness:
         """By split: texts with more than one label, the rows that have them, and a few of the texts."""
         found = {}
         for name, rows in self._splits.items():
-            by_level = {level: _contradicted(rows.codes[level], rows.labels) for level in ("normalised", "letters")}
+            labels = rows.examples.labels
+            by_level = {level: _contradicted(rows.codes[level], labels) for level in ("normalised", "letters")}
             found[name] = {
                 "texts": len(np.unique(rows.codes["normalised"][by_level["normalised"]])),
                 "rows": int(by_level["normalised"].sum()),
@@ -111,25 +120,24 @@ class Likeness:
         }
 
 
-def _indexed(examples: Sequence[Example], known: dict[str, int]) -> _Rows:
+def _codes(examples: Examples) -> dict[str, Ints]:
+    """By yardstick int64 [N]."""
     codes = {level: np.zeros(len(examples), dtype=np.int64) for level in EXACT}
-    places = np.zeros(len(examples), dtype=np.int64)
-    for row, example in enumerate(examples):
-        normal = normalise(example.text)
-        key = letters_of(normal)
-        places[row] = known.setdefault(key, len(known))
-        codes["verbatim"][row] = hash(example.text)
+    for row, text in enumerate(examples.texts):
+        normal = normalise(text)
+        codes["verbatim"][row] = hash(text)
         codes["normalised"][row] = hash(normal.replace(" ", ""))
-        codes["letters"][row] = hash(key)
-    return _Rows(examples, codes, places, np.array([example.label for example in examples], dtype=np.int64))
+        codes["letters"][row] = hash(letters_of(normal))
+    return codes
 
 
 def _labelled(rows: _Rows, level: str) -> Ints:
     """Codes of text and label together."""
-    return np.array([hash(pair) for pair in zip(rows.codes[level].tolist(), rows.labels.tolist(), strict=True)])
+    pairs = zip(rows.codes[level].tolist(), rows.examples.labels.tolist(), strict=True)
+    return np.fromiter(map(hash, pairs), dtype=np.int64, count=len(rows.examples))
 
 
-def _contradicted(codes: Ints, labels: Ints) -> _Flags:
+def _contradicted(codes: Ints, labels: npt.NDArray[np.int32]) -> _Flags:
     """Bool [N]: True where the same text has another label elsewhere."""
     order = np.lexsort((labels, codes))
     same = codes[order][1:] == codes[order][:-1]

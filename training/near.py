@@ -4,25 +4,31 @@ Every window of every text is hashed, and texts are counted as a pair for each w
 with all others. Work and memory grow with the number of windows; a pass over part of the hashes bounds the memory.
 """
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, repeat
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from lengnuan.training.texts import Texts
+
 WINDOW = 16  # characters of a key
 SHARED = 0.5  # of the windows of the shorter text
 # A text is paired with this many of the texts after it that have the same window. Where more have it, it is a stock
 # phrase: pairs further apart may be missed, none is invented, and `groups` still joins what stands in a row.
 REACH = 16
-PASS_WINDOWS = 1 << 23
+PASS_WINDOWS = 1 << 22
 CHUNK_TEXTS = 1 << 16
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd: Knuth, The Art of Computer Programming 3, section 6.4
 
 Ints = npt.NDArray[np.int64]
 _Hashes = npt.NDArray[np.uint64]
+_Flags = npt.NDArray[np.bool_]
 
 
 def near_pairs(keys: Sequence[str]) -> Ints:
@@ -60,14 +66,33 @@ def groups(count: int, pairs: Ints) -> Ints:
 
 def seen_keys(keys: Iterable[str], known: Iterable[str]) -> set[str]:
     """Those of `keys` that are among the `known` ones, or near one of them."""
-    asked, there = set(keys), set(known)
-    both = sorted(asked | there)
+    both, asked, there = _merged(keys, known)
     found = asked & there
-    for pair in near_pairs(both):
-        for one, other in (pair, pair[::-1]):
-            if both[one] in asked and both[other] in there:
-                found.add(both[one])
-    return found
+    pairs = near_pairs(both)
+    for one, other in (pairs.T, pairs[:, ::-1].T):
+        found[one[asked[one] & there[other]]] = True
+    return set(both.take(found))
+
+
+def _merged(keys: Iterable[str], known: Iterable[str]) -> tuple[Texts, _Flags, _Flags]:
+    """The distinct ones of both, sorted; and which of them are among the keys, and among the known ones."""
+    asked, there = bytearray(), bytearray()
+
+    def distinct() -> Iterator[str]:
+        # As UTF-8, which sorts as its characters do, in less memory.
+        merged = heapq.merge(zip(sorted(map(_utf8, keys)), repeat(True)), zip(sorted(map(_utf8, known)), repeat(False)))
+        for key, group in groupby(merged, key=itemgetter(0)):
+            sides = {side for _, side in group}
+            asked.append(True in sides)
+            there.append(False in sides)
+            yield key.decode("utf-8", "surrogatepass")
+
+    both = Texts(distinct())
+    return both, np.frombuffer(asked, dtype=np.bool_), np.frombuffer(there, dtype=np.bool_)
+
+
+def _utf8(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
 
 
 def _shared_windows(keys: Sequence[str], part: int, passes: int, sizes: Ints) -> tuple[Ints, _Hashes]:

@@ -16,6 +16,7 @@ from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus
 from lengnuan.training.lesson import Lesson, labelled_lesson
+from lengnuan.training.texts import Texts
 
 LENGTHS = (5, 50)  # characters
 CONFIDENT = 0.8
@@ -44,7 +45,7 @@ def _characters(kind: str) -> str:
 def nonsense_lesson(count: int, classes: int, seed: int) -> Lesson:
     """Random texts, half of each kind, to be answered with equal probabilities."""
     texts = random_texts("common", count - count // 2, seed) + random_texts("any", count // 2, seed)
-    return Lesson(texts, np.full((count, classes), 1.0 / classes, dtype=np.float32))
+    return Lesson(Texts(texts), np.full((count, classes), 1.0 / classes, dtype=np.float32))
 
 
 def made_lesson(config: TrainConfig, corpus: Corpus) -> Lesson:

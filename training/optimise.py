@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lengnuan.model.threads import usable_cpus
 from lengnuan.training.config import OptimiserConfig, TrainConfig
+from lengnuan.training.distributed import is_first, local_rank, local_world, sum_gradients
 from lengnuan.training.errors import NotFinite, UsageError
-from lengnuan.training.memory import keep_freed_memory
 
 MAX_BAD_STEPS = 5  # steps in a row with a loss or gradient that is not finite
 
@@ -36,19 +36,22 @@ class Hardware:
 
 
 def choose_hardware(config: TrainConfig) -> Hardware:
-    """Device and precision for a run; sets torch's number of threads, and the allocator to keep freed memory.
+    """Device and precision for a run; sets torch's number of threads.
 
     Raises:
-        UsageError: `device = "cuda"` where there is none.
+        UsageError: `device = "cuda"` where there is none, or more processes than CUDA devices.
     """
-    torch.set_num_threads(config.threads or usable_cpus())
-    keep_freed_memory()
+    torch.set_num_threads(config.threads or max(1, usable_cpus() // local_world()))
     if config.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device = cuda, but torch sees no CUDA device: use cpu or auto")
     cuda = torch.cuda.is_available() and config.device != "cpu"
+    if cuda and local_rank() >= torch.cuda.device_count():
+        found = torch.cuda.device_count()
+        raise UsageError(f"{local_world()} processes for {found} CUDA devices: start one for each, or set device = cpu")
     fast_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else _cpu_has_bfloat16()
     use = config.precision == "bfloat16" or (config.precision == "auto" and fast_bfloat16)
-    return Hardware(torch.device("cuda" if cuda else "cpu"), torch.bfloat16 if use else None)
+    device = torch.device("cuda", local_rank()) if cuda else torch.device("cpu")
+    return Hardware(device, torch.bfloat16 if use else None)
 
 
 def _cpu_has_bfloat16() -> bool:
@@ -119,14 +122,25 @@ class Optimiser:
         loss.backward()  # type: ignore[no-untyped-call]
         self._loss += float(loss.detach())
 
+    def gather(self) -> None:
+        """Make the gradient so far that of all processes, for who needs it before `update`; then `leave_to_first`."""
+        self._loss = sum_gradients(list(self._named.values()), self._loss)
+
+    def leave_to_first(self) -> None:
+        """Forget a gradient that was gathered, in all processes but the first, so that it is not counted again."""
+        if not is_first():
+            self._adamw.zero_grad(set_to_none=True)
+            self._loss = 0.0
+
     def update(self) -> tuple[float, float]:
-        """Clip, step; returns the sum of the losses, and the norm of the gradient before clipping.
+        """Add up over the processes, clip, step; returns the sum of the losses, and the gradient's norm unclipped.
 
         A step whose loss or gradient is not finite is skipped and counted.
 
         Raises:
             NotFinite: `MAX_BAD_STEPS` such steps in a row.
         """
+        self.gather()
         rate = learning_rate_at(self.step, self.steps, self.config)
         for group in self._adamw.param_groups:
             group["lr"] = rate * group["rate_factor"]

@@ -101,7 +101,7 @@ def _live(process: multiprocessing.process.BaseProcess, seconds: float | None = 
 
 
 def trace_of(run_folder: Path) -> Trace:
-    """Of a finished run; the checkpoints' tensors are among those hashed: moments, moving average, random state."""
+    """Of a finished run; the checkpoints' tensors are among those hashed: moments, moving average."""
     weights = hashlib.sha256()
     for file in sorted(run_folder.rglob("*.safetensors")):
         for name, tensor in sorted(load_file(file).items()):

@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from lengnuan.model.text import normalise
 from lengnuan.training.corpus import Corpus
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example
 
 log = logging.getLogger(__name__)
 

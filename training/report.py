@@ -13,8 +13,8 @@ import torch
 
 from lengnuan.training import plots
 from lengnuan.training.config import TrainConfig
-from lengnuan.training.corpus import Examples
 from lengnuan.training.effort import effort_of
+from lengnuan.training.examples import Examples
 from lengnuan.training.figures import SCORE_HEAD, percent, score_cells, span, verdict
 from lengnuan.training.model_card import answered_table, model_card
 from lengnuan.training.nonsense import KINDS

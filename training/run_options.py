@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from lengnuan.training.config import TrainConfig
+from lengnuan.training.errors import UsageError
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, folds: bool) -> None:
@@ -20,6 +21,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, folds: bool) -> None:
 def run_otherwise(arguments: argparse.Namespace, config: TrainConfig) -> bool:
     """Do what those options ask for, if they ask for something; whether they did."""
     if arguments.dry_run:
+        _check_alone()
         from lengnuan.training.dry_run import forecast, forecast_table
 
         sys.stdout.write(forecast_table(forecast(config)))
@@ -32,7 +34,17 @@ def run_otherwise(arguments: argparse.Namespace, config: TrainConfig) -> bool:
     return True
 
 
+def _check_alone() -> None:
+    from lengnuan.training.distributed import world
+
+    if world() > 1:
+        raise UsageError(
+            "--dry-run: give it without torchrun: the steps are the same, the seconds those of a single process"
+        )
+
+
 def _seeds(config: TrainConfig, arguments: argparse.Namespace) -> None:
+    from lengnuan.training.distributed import from_first
     from lengnuan.training.job import Job
     from lengnuan.training.seeds import fit_seeds, run_seeds
     from lengnuan.training.spread import read_seeds, seeds_sentence, seeds_text
@@ -41,9 +53,9 @@ def _seeds(config: TrainConfig, arguments: argparse.Namespace) -> None:
     if hasattr(arguments, "folds"):  # `fit`
         fit_seeds(job, arguments.seeds)
     else:
-        sys.stdout.write(f"bundle: {run_seeds(job, arguments.seeds)}\n")
-    figures = {"seeds": read_seeds(arguments.output)}
-    sys.stdout.write(f"{seeds_text(figures)}{seeds_sentence(figures)}\n")
+        _say(f"bundle: {run_seeds(job, arguments.seeds)}\n")
+    figures = {"seeds": from_first(lambda: read_seeds(arguments.output))}
+    _say(f"{seeds_text(figures)}{seeds_sentence(figures)}\n")
 
 
 def _folds(config: TrainConfig, arguments: argparse.Namespace) -> None:
@@ -53,4 +65,12 @@ def _folds(config: TrainConfig, arguments: argparse.Namespace) -> None:
     folder = f"{'ngram-' if arguments.ngrams else ''}folds-{arguments.folds}"
     predictor = ngram_beliefs if arguments.ngrams else network_beliefs
     figures = run_folds(Job(config, arguments.output), arguments.folds, predictor, folder)
-    sys.stdout.write(f"{folds_table(figures)}{Path(arguments.output, folder, 'out-of-fold.jsonl')}\n")
+    _say(f"{folds_table(figures)}{Path(arguments.output, folder, 'out-of-fold.jsonl')}\n")
+
+
+def _say(text: str) -> None:
+    """Once, however many processes have come to it."""
+    from lengnuan.training.distributed import is_first
+
+    if is_first():
+        sys.stdout.write(text)

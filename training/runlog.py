@@ -16,7 +16,8 @@ import numpy.typing as npt
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from lengnuan.training.trial import watching
+from lengnuan.training.distributed import is_first
+from lengnuan.training.trial import Trial, watching
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ METRICS = "metrics.jsonl"
 
 class RunLog:
     """Use as a context manager. A resumed run drops what an interrupted one wrote after its checkpoint.
+
+    Of processes that train together the first alone writes.
 
     `judged` is the step that was last evaluated: whether an evaluation is still owed.
 
@@ -45,6 +48,7 @@ class RunLog:
         self._rows = 0  # written by this stage
         self._order = 0  # checksum of the numbers of all rows trained on so far, in their order
         self._tokens = 0
+        self._trial: Trial | None = None
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to go on writing the same; all rows before are on the disk then."""
@@ -57,6 +61,8 @@ class RunLog:
         self._done = self._step
 
     def __enter__(self) -> "RunLog":
+        if not is_first():
+            return self
         self._path.parent.mkdir(parents=True, exist_ok=True)
         aside = self._path.with_suffix(".writing")
         aside.write_text("".join(row + "\n" for row in self._kept_rows()), encoding="utf-8")
@@ -76,9 +82,10 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.close()
-        self._file.close()
-        self._board.close()
+        if is_first():
+            self._bar.close()
+            self._file.close()
+            self._board.close()
 
     def _kept_rows(self) -> list[str]:
         """Those of other stages, and of this one as many as its checkpoint knows of."""
@@ -103,6 +110,8 @@ class RunLog:
         self._step = step
         self._order = zlib.crc32(rows.tobytes(), self._order)
         self._tokens += tokens
+        if not is_first():
+            return
         self._bar.update(step - self._bar.n)
         seconds = time.monotonic() - self._start
         speed = self._tokens / max(seconds, 1e-9)
@@ -120,6 +129,8 @@ class RunLog:
 
         Each row also has the checksum of which rows were trained on so far, so two runs can be compared.
         """
+        if not is_first():
+            return
         rounded = {key: round(value, 6) if math.isfinite(value) else None for key, value in values.items()}
         row = {"stage": self._name, "step": step} | rounded | {"row_order": f"{self._order:08x}"}
         self._file.write(json.dumps(row) + "\n")

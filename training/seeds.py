@@ -14,7 +14,9 @@ from typing import Any
 from sklearn.metrics import f1_score
 
 from lengnuan.training.config import TrainConfig
+from lengnuan.training.corpus import Corpus
 from lengnuan.training.distill import distilled_lesson
+from lengnuan.training.distributed import from_first
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
 from lengnuan.training.fit import build_classifier, encode_dev, load_trained
@@ -34,10 +36,10 @@ def run_seeds(job: Job, count: int) -> Path:
     Raises:
         UsageError: as `fit_seeds`.
     """
-    _check(job, count)
+    from_first(lambda: _check(job, count))
     job.prepare()
     fit_seeds(job, count)
-    return job.export()
+    return from_first(job.export)
 
 
 def fit_seeds(job: Job, count: int) -> dict[str, Any]:
@@ -50,21 +52,32 @@ def fit_seeds(job: Job, count: int) -> dict[str, Any]:
         UsageError: nothing is trained, or the folder holds a run with one seed.
         TrainingCollapsed: a seed is no better than guessing.
     """
-    _check(job, count)
-    job.tokenizer()
-    if job.config.distill.teachers:
-        distilled_lesson(job.config, job.corpus, job.folder, job.hardware)  # kept there, for all of them
-    found = {seed: _fit(job, seed) for seed in range(job.config.seed, job.config.seed + count)}
-    scores = {seed: row["score"] for seed, row in found.items()}
-    figures = seed_figures(job.config.fit.metric, scores, {seed: row["sources"] for seed, row in found.items()})
-    write_text(job.folder / SEEDS, json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
-    _keep(job, job.folder / seed_folder(figures["median_seed"]))
-    return figures
+    corpus = from_first(lambda: _begin(job, count))
+    found = {seed: _fit(job, seed, corpus) for seed in range(job.config.seed, job.config.seed + count)}
+    return from_first(lambda: _choose(job, found))
 
 
 def seed_folder(seed: int) -> str:
     """Name of the sub-folder."""
     return f"seed-{seed}"
+
+
+def _begin(job: Job, count: int) -> Corpus:
+    """The rows; and in the folder what all seeds begin with."""
+    _check(job, count)
+    job.tokenizer()
+    if job.config.distill.teachers:
+        distilled_lesson(job.config, job.corpus, job.folder, job.hardware)
+    return job.corpus
+
+
+def _choose(job: Job, found: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Write `seeds.json`, and keep the median one."""
+    scores = {seed: row["score"] for seed, row in found.items()}
+    figures = seed_figures(job.config.fit.metric, scores, {seed: row["sources"] for seed, row in found.items()})
+    write_text(job.folder / SEEDS, json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
+    _keep(job, job.folder / seed_folder(figures["median_seed"]))
+    return figures
 
 
 def _check(job: Job, count: int) -> None:
@@ -76,15 +89,15 @@ def _check(job: Job, count: int) -> None:
         raise UsageError(f"{job.folder} holds a run with one seed: choose another --output for several")
 
 
-def _fit(job: Job, seed: int) -> dict[str, Any]:
+def _fit(job: Job, seed: int, corpus: Corpus) -> dict[str, Any]:
     """Train one, unless that is done; its dev score, and that of every dev source."""
     file = job.folder / seed_folder(seed) / _SCORES
-    member = job.member(seed_folder(seed), _with_seed(job.config, seed), job.corpus)
-    if not file.exists():
+    member = job.member(seed_folder(seed), _with_seed(job.config, seed), corpus)
+    if not from_first(file.exists):
         log.info("seed %d", seed)
         member.fit()
-        write_text(file, json.dumps(_scores(member), ensure_ascii=False) + "\n")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        from_first(lambda: write_text(file, json.dumps(_scores(member), ensure_ascii=False) + "\n"))
+    found: dict[str, Any] = from_first(lambda: json.loads(file.read_text(encoding="utf-8")))
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lengnuan.model.text import normalise
-from lengnuan.training.data import Example
+from lengnuan.training.examples import Example, Examples
 from lengnuan.training.scores import wilson_interval
 from lengnuan.training.splits import letters_of, share_of
 
@@ -73,10 +73,10 @@ class Shortcuts:
         marks, words = ([row for row in rows if row["mark"] is kind][:LISTED] for kind in (True, False))
         return {"share": self.share, "right": self.right, "marks": marks, "words": words}
 
-    def without(self, examples: Sequence[Example]) -> list[Example]:
+    def without(self, examples: Sequence[Example]) -> Examples:
         """The rows with the marks taken out of their texts."""
         marks = {found.token for found in self.tokens if found.mark}
-        return [replace(example, text=_cut_out(example.text, marks)) for example in examples]
+        return Examples(replace(example, text=_cut_out(example.text, marks)) for example in examples)
 
 
 def find_shortcuts(examples: Sequence[Example]) -> Shortcuts:

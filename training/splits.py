@@ -1,10 +1,18 @@
 """Which texts are the same, and on which side of a split each falls."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from lengnuan.model.text import normalise
-from lengnuan.training.data import Example
+
+if TYPE_CHECKING:
+    from lengnuan.training.examples import Example, Examples
+
+Codes = npt.NDArray[np.uint64]
 
 
 def text_key(text: str) -> str:
@@ -20,60 +28,66 @@ def letters_of(normal: str) -> str:
     return "".join(filter(str.isalnum, normal)) or normal
 
 
+def text_code(text: str) -> int:
+    """64 bits of the text's key, for comparing many: two keys have the same by one chance in 2^64 a pair."""
+    return code_of(text_key(text))
+
+
+def code_of(key: str) -> int:
+    """`text_code` of a text whose key it is."""
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
 def share_of(key: str, seed: int) -> float:
     """A number in [0, 1) that depends on the key and seed alone: where a text falls when a file is split."""
     digest = hashlib.sha256(f"{seed}\n{key}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
-def split_by_text(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
+def split_by_text(examples: "Examples", share: float, seed: int) -> tuple["Examples", "Examples"]:
     """(rest, part): `part` gets about `share` of the rows, and some. Equal texts always fall on the same side."""
-    place = {key: share_of(key, seed) for key in {text_key(example.text) for example in examples}}
-    chosen = {key for key, at in place.items() if at < share} or _one_a_class(examples, place)
-    rest: list[Example] = []
-    part: list[Example] = []
-    for example in examples:
-        (part if text_key(example.text) in chosen else rest).append(example)
-    return rest, part
+    place = np.fromiter((share_of(text_key(text), seed) for text in examples.texts), np.float64, len(examples))
+    chosen = place < share
+    if not chosen.any():
+        chosen = np.isin(examples.codes, _one_a_class(examples, place))
+    return examples.take(~chosen), examples.take(chosen)
 
 
-def _one_a_class(examples: Sequence[Example], place: Mapping[str, float]) -> set[str]:
+def _one_a_class(examples: "Examples", place: npt.NDArray[np.float64]) -> Codes:
     """For few rows, where chance may choose none: the lowest text of each class that can spare one."""
-    by_label: dict[int, set[str]] = {}
-    for example in examples:
-        by_label.setdefault(example.label, set()).add(text_key(example.text))
-    return {min(keys, key=lambda key: place[key]) for keys in by_label.values() if len(keys) > 1}
+    codes, labels = examples.codes, examples.labels
+    found = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        if len(np.unique(codes[rows])) > 1:
+            found.append(codes[rows[place[rows].argmin()]])
+    return np.array(found, dtype=np.uint64)
 
 
-def drop_repeats(examples: Sequence[Example]) -> tuple[list[Example], int, int]:
+def drop_repeats(examples: "Examples") -> tuple["Examples", int, int]:
     """(kept, repeats, conflicts): one row a text; a text with two labels is dropped altogether."""
-    labels_of: dict[str, set[int]] = {}
-    for example in examples:
-        labels_of.setdefault(text_key(example.text), set()).add(example.label)
-    kept: list[Example] = []
-    seen: set[str] = set()
-    conflicts = 0
-    for example in examples:
-        key = text_key(example.text)
-        if len(labels_of[key]) > 1:
-            conflicts += 1
-        elif key not in seen:
-            seen.add(key)
-            kept.append(example)
-    return kept, len(examples) - len(kept) - conflicts, conflicts
+    _, first, text = np.unique(examples.codes, return_index=True, return_inverse=True)
+    labels = examples.labels
+    differs = labels != labels[first][text]
+    conflicting = np.bincount(text[differs], minlength=len(first))[text] > 0
+    keep = np.zeros(len(examples), dtype=bool)
+    keep[first] = True
+    keep &= ~conflicting
+    conflicts = int(conflicting.sum())
+    return examples.take(keep), len(examples) - int(keep.sum()) - conflicts, conflicts
 
 
-def without(examples: Sequence[Example], keys: set[str]) -> list[Example]:
-    """The rows whose text has none of these keys."""
-    return [example for example in examples if text_key(example.text) not in keys]
+def without(examples: "Examples", codes: Codes) -> "Examples":
+    """The rows whose text has none of these codes."""
+    return examples.take(~np.isin(examples.codes, codes))
 
 
-def keys_of(sources: Iterable[Sequence[Example]]) -> set[str]:
-    """The keys of all rows of all sources."""
-    return {text_key(example.text) for rows in sources for example in rows}
+def codes_of(sources: Iterable["Examples"]) -> Codes:
+    """The codes of the texts of all rows of all sources: distinct, sorted."""
+    return np.unique(np.concatenate([np.zeros(0, dtype=np.uint64), *(rows.codes for rows in sources)]))
 
 
-def identity_of(examples: Iterable[Example]) -> str:
+def identity_of(examples: Iterable["Example"]) -> str:
     """Hash of labels and texts in their order: two lists with the same one are the same data."""
     digest = hashlib.sha256()
     for example in examples:

@@ -2,7 +2,8 @@
 
 A command stops at once: whatever it writes is written aside first, so nothing is left half done. A training loop
 finishes its step or its dev batch before that, so that there is a whole state to save: inside `stopping_waits` the
-signal waits for the next `stop_point`.
+signal waits for the next `stop_point`. Processes that train together all stop at the same one, whichever of them got
+the signal.
 """
 
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from lengnuan.training.distributed import anywhere
 from lengnuan.training.errors import Interrupted
 
 # Signals belong to the process, so what they said does too.
@@ -42,12 +44,13 @@ def stopping_waits() -> Iterator[None]:
 
 
 def stop_point() -> None:
-    """A place where nothing is half done.
+    """A place where nothing is half done. Inside `stopping_waits` processes that train together come here together.
 
     Raises:
-        Interrupted: a signal has asked for it.
+        Interrupted: a signal has asked for it, in any of them.
     """
-    if _asked.is_set():
+    asked = _asked.is_set()
+    if anywhere(asked) if _waits.is_set() else asked:
         raise Interrupted("stopped by a signal: the same command goes on from here")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lengnuan.training.config import TrainConfig
+from lengnuan.training.distributed import is_first
 from lengnuan.training.errors import UsageError
 from lengnuan.training.files import write_text
 
@@ -43,8 +44,11 @@ def check_tracking(config: TrainConfig) -> None:
 
 @contextmanager
 def tracked(config: TrainConfig, run_folder: Path) -> Iterator[None]:
-    """Send what the run logs inside, now and then and at the end; after an error the next run sends the rest."""
-    if not config.tracking.mlflow:
+    """Send what the run logs inside, now and then and at the end; after an error the next run sends the rest.
+
+    Of processes that train together the first alone sends.
+    """
+    if not config.tracking.mlflow or not is_first():
         yield
         return
     copy = RunCopy(config, run_folder)

@@ -1,13 +1,19 @@
 """Run by the tools' Python: YAML objects on stdin, a line for each that its published model does not take."""
 
 import sys
+from types import SimpleNamespace
 
 import yaml
 from cloudcoil.models.keda import v1alpha1 as keda
 from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from pydantic import ValidationError
 
-MODULES = {"keda.sh/v1alpha1": keda, "monitoring.coreos.com/v1": prometheus_operator}
+MODULES = {
+    "keda.sh/v1alpha1": keda,
+    "monitoring.coreos.com/v1": prometheus_operator,
+    "trainer.kubeflow.org/v1alpha1": SimpleNamespace(TrainJob=TrainerV1alpha1TrainJob),
+}
 
 
 def lost(given: object, kept: object, place: str) -> list[str]:
@@ -23,10 +29,17 @@ def lost(given: object, kept: object, place: str) -> list[str]:
     return []
 
 
+def plain(document: object) -> object:
+    """Without amounts of resources: Kubeflow's model of one takes no string."""
+    if isinstance(document, dict):
+        return {key: plain(value) for key, value in document.items() if key not in ("requests", "limits")}
+    return [plain(part) for part in document] if isinstance(document, list) else document
+
+
 def main() -> int:
     """Returns 1 if anything was printed."""
     found = []
-    for document in yaml.safe_load_all(sys.stdin):
+    for document in map(plain, yaml.safe_load_all(sys.stdin)):
         name = f"{document['kind']}/{document['metadata']['name']}"
         model = getattr(MODULES.get(document["apiVersion"]), document["kind"], None)
         if model is None:

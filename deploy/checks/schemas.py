@@ -1,8 +1,9 @@
 """Objects against the schemas of their kinds: Kubernetes' own strictly, custom ones by what their makers publish.
 
-A custom resource has no schema in Kubernetes, and kubernetes-validate only warns of it. The Prometheus operator's and
-KEDA's come as pydantic models (cloudcoil), which let an unknown field pass: what a model has read is written out again
-and has to be what was put in. KServe's come as tables of fields in its Python client. Kinds that nothing knows fail.
+A custom resource has no schema in Kubernetes, and kubernetes-validate only warns of it. The Prometheus operator's,
+KEDA's (cloudcoil) and Kubeflow Trainer's come as pydantic models, which let an unknown field pass: what a model has
+read is written out again and has to be what was put in. KServe's come as tables of fields in its Python client. Kinds
+that nothing knows fail.
 """
 
 import ast
@@ -15,7 +16,7 @@ import yaml
 from checks.render import Object
 from checks.tools import PYTHON, ROOT, run, site_packages
 
-CUSTOM = ("monitoring.coreos.com", "keda.sh")
+CUSTOM = ("monitoring.coreos.com", "keda.sh", "trainer.kubeflow.org")
 KSERVE = "serving.kserve.io"
 _KSERVE_MODELS = "kserve/models"
 

@@ -81,7 +81,7 @@ def test_a_bundle_teaches_what_it_answers(config: TrainConfig, tmp_path: Path) -
 def test_the_job_trains_both_students_and_ships_the_better(config: TrainConfig, tmp_path: Path) -> None:
     config = config.model_copy(update={"augment": AugmentConfig(rows=40)})
     bundle = Job(config, tmp_path / "student").run()
-    assert "sentences made from templates and 0 copies" in (bundle / "report" / "MODEL_CARD.md").read_text("utf-8")
+    assert "sentences made from templates." in (bundle / "report" / "MODEL_CARD.md").read_text("utf-8")
     found = json.loads((bundle / "report" / "metrics.json").read_text(encoding="utf-8"))["training"]
     scores = {
         "distilled": selection_of(tmp_path / "student" / BEST).best_score,
@@ -103,10 +103,10 @@ def test_synthetic_rows_keep_their_labels_and_both_students_see_them(
     synthetic = work.corpus.synthetic
     assert len(synthetic) > 30
     for lesson in (lessons["student"], lessons[PLAIN]):
-        assert lesson.texts[-len(synthetic) :] == [row.text for row in synthetic]
+        assert list(lesson.texts[-len(synthetic) :]) == [row.text for row in synthetic]
         assert np.array_equal(lesson.targets[-len(synthetic) :], np.eye(2)[[row.label for row in synthetic]])
     rows = len(work.corpus.train)
-    assert lessons["student"].texts[:rows] == lessons[PLAIN].texts[:rows]
+    assert list(lessons["student"].texts[:rows]) == list(lessons[PLAIN].texts[:rows])
     assert not np.array_equal(lessons["student"].targets[:rows], lessons[PLAIN].targets[:rows])
 
 
