@@ -33,7 +33,7 @@ RUN python3 -m venv /opt/lengnuan \
 
 FROM build-cpu AS build-train
 RUN rm -rf /opt/lengnuan && python3 -m venv /opt/lengnuan \
-    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[train]' \
+    && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[train,s3]' \
     && sh deploy/slim.sh
 
 FROM ${BASE} AS train

@@ -14,8 +14,8 @@ from checks.tools import DEPLOY, ROOT
 from lengnuan.service.app import create_app
 from lengnuan.service.settings import PREFIX, Settings
 from lengnuan.training import commands, errors
-from lengnuan.training.config import load_config
 
+RETRAIN_JOBS = ("cronjob", "rollback")
 NO_TEMPLATES = [file for file in DEPLOY.rglob("*.yaml") if "templates" not in file.parts]
 
 
@@ -36,6 +36,13 @@ def retrain_job() -> Any:
     return first("components/retrain/cronjob.yaml")["spec"]["jobTemplate"]["spec"]
 
 
+def serve_patch(component: str) -> Any:
+    """What a component adds to the service's container."""
+    (patch,) = first(f"components/{component}/kustomization.yaml")["patches"]
+    spec = yaml.safe_load(patch["patch"])["spec"]["template"]["spec"]
+    return spec["containers"][0]
+
+
 def test_every_yaml_and_json_file_can_be_read() -> None:
     assert len(NO_TEMPLATES) > 20
     for file in NO_TEMPLATES:
@@ -47,6 +54,8 @@ def test_every_yaml_and_json_file_can_be_read() -> None:
 def test_the_settings_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = first("overlays/gpu/kustomization.yaml")["configMapGenerator"][0]["literals"]
     given = settings_file() | dict(literal.split("=", 1) for literal in gpu)
+    added = [variable for name in ("bundle-store", "keys") for variable in serve_patch(name)["env"]]
+    given |= {variable["name"]: variable["value"] for variable in added}
     assert {name.removeprefix(PREFIX).lower() for name in given} <= Settings.model_fields.keys()
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -80,7 +89,7 @@ def test_probes_ask_routes_of_the_service_on_its_port(file: str) -> None:
 
 
 def test_pods_run_as_the_image_s_user() -> None:
-    objects = [first("base/deployment.yaml"), first("components/retrain/cronjob.yaml")]
+    objects = [first("base/deployment.yaml"), *(first(f"components/retrain/{name}.yaml") for name in RETRAIN_JOBS)]
     assert policy.users(ROOT / "Dockerfile", objects) == []
 
 
@@ -98,20 +107,20 @@ def test_a_pod_that_runs_as_somebody_else_is_found() -> None:
     assert policy.users(ROOT / "Dockerfile", [deployment]) == ["Deployment/lengnuan: runs as 1, the image as 10001"]
 
 
-def test_the_retraining_command_is_one(tmp_path: Path) -> None:
-    container = retrain_job()["template"]["spec"]["containers"][0]
-    assert container["command"] == ["lengnuan-train"]
-    arguments = commands._parser().parse_args(container["args"])
-    assert arguments.output == Path("/runs/$(JOB_NAME)")
-    assert {Path(mount["mountPath"]) for mount in container["volumeMounts"]} >= {
-        arguments.data,
-        arguments.output.parent,
-    }
-    assert load_config(DEPLOY / "components" / "retrain" / arguments.config.name, []).name
+def test_the_components_of_the_service_can_be_put_together_in_any_order() -> None:
+    """A list that one of them replaced would drop what another has put there."""
+    for name in ("bundle-image", "bundle-pvc", "bundle-s3", "bundle-store", "keys"):
+        assert "target" not in first(f"components/{name}/kustomization.yaml")["patches"][0], name
+        container = serve_patch(name)
+        assert container["name"] == pod()["containers"][0]["name"]
+        assert all(mount["readOnly"] for mount in container["volumeMounts"])
+        (variable,) = [entry["value"] for entry in container["env"] if entry["name"] != "LENGNUAN_WATCH_S"]
+        assert variable.startswith(container["volumeMounts"][0]["mountPath"])
 
 
 def test_the_failure_policy_knows_every_exit_code_of_training() -> None:
     rules = {rule["action"]: rule for rule in retrain_job()["podFailurePolicy"]["rules"]}
+    assert all("containerName" not in rule.get("onExitCodes", {}) for rule in rules.values()), "of both containers"
     final = set(rules["FailJob"]["onExitCodes"]["values"])
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
     # A base, what goes on when it is started again, and what only resume-proof and drift end with.
@@ -119,7 +128,7 @@ def test_the_failure_policy_knows_every_exit_code_of_training() -> None:
     kinds -= {errors.ResumeDiffers, errors.DriftFound}
     assert final >= {kind.exit_code for kind in kinds}
     assert rules["Count"]["onExitCodes"]["values"] == [errors.Interrupted.exit_code]
-    assert errors.Interrupted.exit_code not in final
+    assert final.isdisjoint({0, errors.Interrupted.exit_code, errors.StoreBusy.exit_code})
 
 
 def test_a_training_on_several_machines_goes_on_after_the_same_exit_codes_and_when_a_process_is_lost() -> None:

@@ -70,6 +70,28 @@ def test_nothing_worse_comes_into_the_store(made: Path, tmp_path: Path, name: st
     assert (sorted(tmp_path.rglob("*")), alias(tmp_path)) == before
 
 
+@pytest.mark.parametrize(("name", "code", "decision"), [("alike", 10, "HOLD"), ("second", 11, "REJECT")])
+def test_a_scheduler_may_take_any_decision_for_done(
+    made: Path, tmp_path: Path, name: str, code: int, decision: str
+) -> None:
+    write_variant(made / "alike", 影=3.5)
+    assert promote(made, "third", tmp_path / "store") == 0
+    before = alias(tmp_path / "store")
+    assert promote(made, name, tmp_path / "store") == code
+    told = ("--decided-is-done", "--json", str(tmp_path / "decision.json"))
+    assert promote(made, name, tmp_path / "store", *told) == 0
+    assert json.loads((tmp_path / "decision.json").read_text(encoding="utf-8"))["decision"] == decision
+    assert alias(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("rows", ["nowhere.tsv", "empty.tsv"])
+def test_what_is_no_decision_fails_for_a_scheduler_too(made: Path, tmp_path: Path, rows: str) -> None:
+    (tmp_path / "empty.tsv").write_text("label\ttext\n", encoding="utf-8")
+    arguments = ["--store", str(tmp_path / "store"), "--data", str(tmp_path / rows), "--decided-is-done"]
+    assert command.main(["promote", str(made / "third"), *arguments]) == 2
+    assert not (tmp_path / "store" / "aliases").exists()
+
+
 def test_rollback_goes_back_a_version_at_a_time(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("first", "second", "third"):
         assert promote(made, name, tmp_path) == 0

@@ -1,15 +1,19 @@
 """`lengnuan-train compare`, `promote`, `rollback` and `store`."""
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengnuan.training.data_options import add_columns, data_config, share
+from lengnuan.training.errors import Held, RejectedCandidate
 
 if TYPE_CHECKING:
     from lengnuan.training.promote import Compare
+
+log = logging.getLogger(__name__)
 
 Commands = Any  # argparse keeps the class of what add_subparsers gives to itself
 
@@ -37,6 +41,11 @@ def _add_promote(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("candidate", metavar="CANDIDATE", help="bundle folder, or STORE@ALIAS")
     _add_alias(parser)
     _add_comparison(parser)
+    parser.add_argument(
+        "--decided-is-done",
+        action="store_true",
+        help="exit 0 also after HOLD and REJECT, for a scheduler that counts any other code as a failure",
+    )
     parser.set_defaults(command=_promote)
 
 
@@ -111,7 +120,13 @@ def _promote(arguments: argparse.Namespace) -> None:
     run = _comparison(arguments)
     store = BundleStore(arguments.store)
     with bundle_at(arguments.candidate) as candidate:
-        promote(candidate, store, arguments.alias, run)
+        try:
+            promote(candidate, store, arguments.alias, run)
+        except (Held, RejectedCandidate) as decision:
+            if not arguments.decided_is_done:
+                raise
+            log.info("%s; what is live stays", decision)
+            return
         _tell(arguments, store.folder_of(candidate.version), candidate.version, candidate.manifest.name)
 
 

@@ -43,7 +43,18 @@ CASES = {
     "bundle-pvc": Case(components=("bundle-pvc",), choices=(*_PLAIN, "bundle.from=pvc")),
     "bundle-image": Case(components=("bundle-image",), choices=(*_PLAIN, "bundle.from=image")),
     "bundle-s3": Case(components=("bundle-s3",), choices=(*_PLAIN, "bundle.from=s3")),
+    "bundle-store": Case(components=("bundle-store",), choices=(*_PLAIN, "bundle.from=store")),
+    "keys": Case(components=("keys",), choices=(*_PLAIN, "keys.secret=lengnuan-keys")),
+    # kustomize puts what a later component adds before what is there; the chart has the bundle first.
+    "keys and bundle-s3": Case(
+        components=("keys", "bundle-s3"), choices=(*_PLAIN, "bundle.from=s3", "keys.secret=lengnuan-keys")
+    ),
     "retrain": Case(components=("retrain",), choices=(*_PLAIN, "retrain.enabled=true")),
+    "retrain-gpu": Case(components=("retrain", "retrain-gpu"), values="retrain-gpu.yaml", choices=_PLAIN),
+    "retrain-s3": Case(
+        components=("retrain", "retrain-s3"),
+        choices=(*_PLAIN, "retrain.enabled=true", "store.at=s3://models/lengnuan"),
+    ),
 }
 
 

@@ -1,12 +1,14 @@
 """The checks of `make deploy-check`, each on something broken on purpose. They need the tools that it installs."""
 
 import copy
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from checks import expressions, live, policy, render, schemas, tools
 
 pytestmark = [
@@ -53,6 +55,38 @@ def test_a_change_in_one_of_them_is_found(deploy_copy: Path) -> None:
     objects = render.objects(render.kustomized("base", deploy_copy))
     found = render.differences(objects, render.objects(render.templated("base", deploy_copy)))
     assert found == ["Service/lengnuan.spec.ports[0].port: 81 in kustomize, 80 in Helm"]
+
+
+@pytest.mark.parametrize("order", [("keys", "bundle-s3"), ("bundle-s3", "keys"), ("bundle-store", "keys")])
+def test_no_component_drops_what_another_has_mounted(order: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(render.CASES, "-and-".join(order), render.Case(components=order))
+    spec = one(render.objects(render.kustomized("-and-".join(order))), "Deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert {"LENGNUAN_BUNDLE", "LENGNUAN_KEYS_FILE"} <= {variable["name"] for variable in container["env"]}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert len(mounted) == 2
+    assert mounted <= {volume["name"] for volume in spec["volumes"]}
+
+
+def test_the_chart_refuses_a_store_that_the_service_can_t_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = ("bundle.from=store", "store.at=s3://models/lengnuan")
+    monkeypatch.setitem(render.CASES, "wrong", render.Case(choices=choices))
+    with pytest.raises(tools.ToolMissing, match="a store from a volume"):
+        render.templated("wrong")
+
+
+def test_the_patch_of_the_page_for_a_store_in_s3_fits_the_base() -> None:
+    page = (tools.ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    render.kustomized("bundle-store")  # makes the folder and the way from there to the base
+    file = render.SCRATCH / "bundle-store" / "kustomization.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) | {"components": []} | yaml.safe_load(block)
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    objects = render.objects(tools.must(tools.KUBECTL, "kustomize", file.parent))
+    assert schemas.problems(objects) == []
+    spec = one(objects, "Deployment")["spec"]["template"]["spec"]
+    names = {mount["name"] for part in ("initContainers", "containers") for mount in spec[part][0]["volumeMounts"]}
+    assert names == {volume["name"] for volume in spec["volumes"]}
 
 
 def test_every_object_fits_its_schema(gpu: list[render.Object]) -> None:

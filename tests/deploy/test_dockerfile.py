@@ -68,7 +68,7 @@ def test_the_entry_point_gets_the_signals_itself(name: str) -> None:
 def test_everything_is_installed_at_pinned_releases() -> None:
     installs = re.findall(r"pip install ([^&;]+)", " && ".join(instructions("RUN")))
     found = [install.split()[-1].strip("'") for install in installs]
-    assert found == [".[serve,tracing]", ".[serve,tracing]", "onnxruntime-gpu", ".[train]"]
+    assert found == [".[serve,tracing]", ".[serve,tracing]", "onnxruntime-gpu", ".[train,s3]"]
     assert all("-c constraints.txt" in install for install in installs)
 
 

@@ -10,8 +10,15 @@ image:
 {{- else if eq .Values.bundle.from "s3" -}}
 emptyDir:
   sizeLimit: 2Gi
+{{- else if eq .Values.bundle.from "store" -}}
+{{- if hasPrefix "s3://" .Values.store.at -}}
+{{- fail "the service reads a store from a volume: with store.at in S3, bundle.from can't be store (docs/deploy.md)" -}}
+{{- end -}}
+persistentVolumeClaim:
+  claimName: {{ .Values.store.claim }}
+  readOnly: true
 {{- else -}}
-{{- fail "bundle.from is one of embedded, pvc, image, s3" -}}
+{{- fail "bundle.from is one of embedded, pvc, image, s3, store" -}}
 {{- end -}}
 {{- end }}
 {{- define "lengnuan.fetch" -}}

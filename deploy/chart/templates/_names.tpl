@@ -23,3 +23,22 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+{{- define "lengnuan.egress" -}}
+policyTypes: [Egress]
+egress:
+  - to:
+      - namespaceSelector:
+          matchLabels:
+            kubernetes.io/metadata.name: kube-system
+    ports:
+      - port: 53
+        protocol: UDP
+      - port: 53
+        protocol: TCP
+  - to:
+      - ipBlock:
+          cidr: 0.0.0.0/0
+    ports:
+      - port: 443
+        protocol: TCP
+{{- end }}
