@@ -14,6 +14,7 @@ from lengnuan.training.commands import run
 from lengnuan.training.drift import ALARM, Drift, _histogram, compare, table
 from lengnuan.training.reference import Profiler, Reference, read_reference
 from lengnuan.training.sketch import CELLS, Sketch, cells_of, chance_at, divergence_bits
+from lengnuan.training.store import BundleStore
 
 WEATHER = (
     "今天",
@@ -226,6 +227,17 @@ def test_the_command_ends_with_12_on_drift_and_0_without(own_bundle: Path, tmp_p
     assert (found["drift"], found["rows"]) == (True, 300)
     assert "ngrams" in found["drifted"]
     assert found["signals"]["ngrams"]["verdict"] == "DRIFT"
+
+
+def test_the_bundle_that_an_alias_names_is_judged_too(own_bundle: Path, tmp_path: Path) -> None:
+    store, bundle = BundleStore(str(tmp_path / "store")), Bundle.load(own_bundle)
+    store.put(bundle, "{}")
+    store.point("champion", bundle.version, None)
+    data, facts = write_texts(tmp_path / "b.jsonl", reviews(300, 2)), tmp_path / "facts.json"
+    named = f"{tmp_path / 'store'}@champion"
+    assert run(["drift", "--bundle", named, "--data", str(data), "--threads", "1", "--json", str(facts)]) == 0
+    assert json.loads(facts.read_text(encoding="utf-8"))["version"] == bundle.version
+    assert run(["drift", "--bundle", f"{tmp_path / 'store'}@nobody", "--data", str(data)]) == 2
 
 
 def test_a_profile_put_into_a_bundle_leaves_it_whole(own_bundle: Path) -> None:

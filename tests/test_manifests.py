@@ -118,6 +118,11 @@ def test_the_components_of_the_service_can_be_put_together_in_any_order() -> Non
         assert variable.startswith(container["volumeMounts"][0]["mountPath"])
 
 
+def test_the_job_s_example_is_the_config_of_make_retrain() -> None:
+    example = (DEPLOY / "components" / "retrain" / "retrain.toml").read_bytes()
+    assert example == (ROOT / "training" / "configs" / "retrain.toml").read_bytes()
+
+
 def test_the_failure_policy_knows_every_exit_code_of_training() -> None:
     rules = {rule["action"]: rule for rule in retrain_job()["podFailurePolicy"]["rules"]}
     assert all("containerName" not in rule.get("onExitCodes", {}) for rule in rules.values()), "of both containers"

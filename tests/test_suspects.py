@@ -46,6 +46,13 @@ def test_a_text_in_several_rows_is_asked_about_once_with_its_most_doubtful_label
     assert found[0].rows == ["a:2", "a:4"]
 
 
+def test_a_queue_for_a_spreadsheet_says_that_it_is_utf_8(tmp_path: Path) -> None:
+    write_queue(QUEUE, tmp_path / "queue.csv", "table", Fields())
+    assert (tmp_path / "queue.csv").read_bytes().startswith(b"\xef\xbb\xbf")
+    found = read_annotated(tmp_path / "queue.csv", "table", Fields(), {})
+    assert found.rows == [(one.text, one.label) for one in QUEUE]
+
+
 def test_a_class_that_no_row_has_is_refused() -> None:
     with pytest.raises(UsageError, match="no row has the label '好'"):
         rank(beliefs(["一", "二"], [0, 0], [0.9, 0.1]))

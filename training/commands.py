@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lengnuan.model.bundle import Bundle
 from lengnuan.model.engine import OnnxEngine
 from lengnuan.model.errors import ModelError
 from lengnuan.training.config import DataConfig, TrainConfig, load_config
@@ -80,9 +79,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
     config = load_config(arguments.config, arguments.set)
-    if arguments.data is None:
+    if arguments.data is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"root": arguments.data})})
+    if config.start_from is None:
         return config
-    return config.model_copy(update={"data": config.data.model_copy(update={"root": arguments.data})})
+    from lengnuan.training.start import shaped
+
+    return shaped(config)
 
 
 @contextmanager
@@ -153,7 +156,7 @@ def _prove(arguments: argparse.Namespace) -> None:
 
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bundle", type=Path, required=True)
+    parser.add_argument("--bundle", required=True, help="bundle folder, or STORE@ALIAS")
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled files")
     parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are leaks")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
@@ -168,17 +171,18 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from lengnuan.training.evaluate import evaluate_files, recorded_referee, table, write_json
     from lengnuan.training.nonsense import nonsense_figures, nonsense_lines
+    from lengnuan.training.promote import bundle_at
 
-    bundle = Bundle.load(arguments.bundle)
-    engine = OnnxEngine(bundle.model_file, "cpu", arguments.threads)
     settings = {"domain_column": arguments.domain_column, "max_rejected_share": arguments.max_rejected_share}
     data = data_config(arguments).model_copy(update=settings)
-    found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
-    sys.stdout.write(table(found, recorded_referee(bundle, found)))
-    if arguments.nonsense:
-        manifest = bundle.manifest
-        found["nonsense"] = nonsense_figures(bundle.tokenizer, engine, manifest.max_tokens, manifest.temperature)
-        sys.stdout.write(nonsense_lines(found["nonsense"]))
+    with bundle_at(arguments.bundle) as bundle:
+        engine = OnnxEngine(bundle.model_file, "cpu", arguments.threads)
+        found = evaluate_files(bundle, engine, arguments.data, data, arguments.train)
+        sys.stdout.write(table(found, recorded_referee(bundle, found)))
+        if arguments.nonsense:
+            manifest = bundle.manifest
+            found["nonsense"] = nonsense_figures(bundle.tokenizer, engine, manifest.max_tokens, manifest.temperature)
+            sys.stdout.write(nonsense_lines(found["nonsense"]))
     if arguments.json:
         write_json(found, arguments.json)
 

@@ -78,7 +78,7 @@ class TokenizerConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """Shape of the encoder; see `EncoderConfig`."""
+    """Shape of the encoder; see `EncoderConfig`. With `start_from` what is not given is as it is there."""
 
     max_tokens: Annotated[int, Field(ge=4)] = 256
     width: Positive = 256
@@ -197,7 +197,7 @@ class TrainConfig(_Section):
     display_names: dict[str, str] = {}
     sources: dict[str, str] = {}  # what each source is, for the model card
     licences: dict[str, str] = {}  # of those sources; the card says "not stated" of the others
-    start_from: Path | None = None  # a run folder, bundle or imported encoder: where training begins
+    start_from: Path | None = None  # a run folder, bundle, imported encoder, or "default", "tiny": the embedded bundles
     average: tuple[Path, ...] = ()  # run folders: the mean of their best weights, and nothing is trained
     data: DataConfig
     gate: GateConfig = GateConfig()

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 def add_drift(parser: argparse.ArgumentParser) -> None:
     """`drift`: recent texts against a profile."""
+    parser.add_argument("--bundle", required=True, help="bundle folder, or STORE@ALIAS")
     _add_texts(parser, "recent texts; labels are not needed")
     parser.add_argument("--reference", type=Path, metavar="FILE", help="compare with this profile, not the bundle's")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
@@ -27,6 +28,7 @@ def add_drift(parser: argparse.ArgumentParser) -> None:
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
     """`reference`: a profile of texts."""
+    parser.add_argument("--bundle", type=Path, required=True)
     _add_texts(parser, "texts of the kind to compare with later, not those it was trained on; labels are not needed")
     to = "the profile; without it the bundle gets it and is sealed again, which changes its version"
     parser.add_argument("--output", type=Path, metavar="FILE", help=to)
@@ -34,7 +36,6 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_texts(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help=what)
     parser.add_argument("--text-column", default="text")
     parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
@@ -72,12 +73,13 @@ class _Texts:
 def _drift(arguments: argparse.Namespace) -> None:
     from lengnuan.training.drift import compare, table
     from lengnuan.training.evaluate import write_json
+    from lengnuan.training.promote import bundle_at
     from lengnuan.training.reference import profile, read_reference
 
-    bundle = Bundle.load(arguments.bundle)
-    reference = read_reference(arguments.reference or bundle.path / REFERENCE)
-    texts = _Texts(arguments)
-    recent = profile(bundle, OnnxEngine(bundle.model_file, "cpu", arguments.threads), texts)
+    with bundle_at(arguments.bundle) as bundle:
+        reference = read_reference(arguments.reference or bundle.path / REFERENCE)
+        texts = _Texts(arguments)
+        recent = profile(bundle, OnnxEngine(bundle.model_file, "cpu", arguments.threads), texts)
     found = compare(reference, recent, texts.distinct)
     sys.stdout.write(table(found))
     if arguments.json:

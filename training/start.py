@@ -5,19 +5,23 @@ so.
 
 An encoder folder, which `lengnuan-train import` writes, holds `tokenizer.json`, `encoder.safetensors` (float32, by our
 parameter names) and `encoder.json` (the shape, where it came from, its licence).
+
+An embedded bundle goes by its name, `default` or `tiny`, wherever Lengnuan is installed, unless a folder is called so.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lengnuan.model.bundle import MANIFEST, TOKENIZER, WEIGHTS, Bundle
+from lengnuan.model.bundle import DEFAULT_BUNDLE, MANIFEST, TOKENIZER, WEIGHTS, Bundle
 from lengnuan.model.encoder import Encoder, EncoderConfig
 from lengnuan.model.tokenizer import Tokenizer
+from lengnuan.training.config import TrainConfig
 from lengnuan.training.errors import UsageError
 from lengnuan.training.export import graph_weights
 from lengnuan.training.files import write_tensors
@@ -27,6 +31,7 @@ ENCODER = "encoder.safetensors"
 ABOUT = "encoder.json"
 START = "start.safetensors"  # in a run folder: what the run began with
 _POSITIONS = "embeddings.positions.weight"
+_NOTHING = "holds no trained run, no bundle and no imported encoder"
 
 
 def load_encoder(encoder: Encoder, file: Path) -> None:
@@ -54,10 +59,48 @@ def start_from(source: Path, run_folder: Path) -> None:
         UsageError: no run, bundle or encoder folder, or a bundle without weights whose graph is not one of ours.
         BundleRefused: the bundle is damaged.
     """
+    source = _located(source)
     read = _read_bundle if (source / MANIFEST).exists() else _read_run if (source / BEST).exists() else _read_encoder
     weights, tokenizer = read(source)
     write_tensors(run_folder / START, weights)
     tokenizer.to_file(run_folder / TOKENIZER)
+
+
+def shaped(config: TrainConfig) -> TrainConfig:
+    """The config in which what `[model]` leaves out is as it is in `start_from`, without which nothing is changed.
+
+    Raises:
+        UsageError: `start_from` holds nothing to start from, or `[model]` and other settings don't go with its shape.
+        BundleRefused: the bundle is damaged.
+    """
+    if config.start_from is None:
+        return config
+    given = config.model.model_dump(exclude_unset=True)
+    content = config.model_dump() | {"model": _shape(_located(config.start_from)) | given}
+    try:
+        return TrainConfig.model_validate(content)
+    except ValidationError as error:
+        reasons = "; ".join(found["msg"] for found in error.errors())
+        raise UsageError(f"with the shape of start_from {config.start_from}: {reasons}") from error
+
+
+def _located(source: Path) -> Path:
+    embedded = DEFAULT_BUNDLE.parent / source
+    named = len(source.parts) == 1 and not source.exists() and (embedded / MANIFEST).exists()
+    return embedded if named else source
+
+
+def _shape(source: Path) -> dict[str, Any]:
+    """The settings of `[model]` with which it was trained, as far as it says."""
+    if (source / MANIFEST).exists():
+        shape = Bundle.load(source).manifest.encoder
+        return {key: value for key, value in shape.items() if key != "vocab_size"}
+    if (source / BEST).exists():
+        found: dict[str, Any] = json.loads((source / "config.json").read_text(encoding="utf-8"))["model"]
+        return found
+    if not (source / ABOUT).exists():
+        raise UsageError(f"start_from: {source} {_NOTHING}")
+    return dict(about(source).get("model", {}))
 
 
 def _read_bundle(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
@@ -91,7 +134,7 @@ def _read_run(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
 
 def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
     if not (folder / ABOUT).exists():
-        raise UsageError(f"start_from: {folder} holds no trained run, no bundle and no imported encoder")
+        raise UsageError(f"start_from: {folder} {_NOTHING}")
     try:
         return load_file(folder / ENCODER), Tokenizer.from_file(folder / TOKENIZER)
     except (OSError, ValueError, SafetensorError) as error:
@@ -100,6 +143,7 @@ def _read_encoder(folder: Path) -> tuple[dict[str, Tensor], Tokenizer]:
 
 def is_ours(source: Path) -> bool:
     """Whether a folder is a bundle or a run with trained weights."""
+    source = _located(source)
     return (source / MANIFEST).exists() or (source / BEST).exists()
 
 
@@ -109,12 +153,9 @@ def read_ours(source: Path) -> tuple[dict[str, Tensor], Tokenizer, dict[str, Any
     Raises:
         UsageError, BundleRefused: as `start_from`.
     """
-    if (source / MANIFEST).exists():
-        weights, tokenizer = _read_bundle(source)
-        shape = dict(Bundle.load(source).manifest.encoder)
-        return weights, tokenizer, {key: value for key, value in shape.items() if key != "vocab_size"}
-    weights, tokenizer = _read_run(source)
-    return weights, tokenizer, json.loads((source / "config.json").read_text(encoding="utf-8"))["model"]
+    source = _located(source)
+    read = _read_bundle if (source / MANIFEST).exists() else _read_run
+    return *read(source), _shape(source)
 
 
 def about(source: Path) -> dict[str, Any]:

@@ -102,7 +102,8 @@ def write_queue(suspects: Sequence[Suspect], path: Path, file_format: str, field
     path.parent.mkdir(parents=True, exist_ok=True)
     if file_format == "table":
         rows = [{fields.label: one.label, fields.text: one.text, **_flat(_beside(one))} for one in suspects]
-        write_table(path, [fields.label, fields.text, "suggested", "quality", "rows"], rows, fields.text)
+        columns = [fields.label, fields.text, "suggested", "quality", "rows"]
+        write_table(path, columns, rows, fields.text, spreadsheet=True)
         return
     items = [_item(file_format, number, one, fields) for number, one in enumerate(suspects, start=1)]
     if file_format == "doccano" or path.suffix == ".jsonl":

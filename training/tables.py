@@ -11,8 +11,22 @@ from lengnuan.training.files import write_text
 TABLES = (".tsv", ".csv", ".jsonl")
 
 
-def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], text_column: str) -> None:
+def write_table(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    text_column: str,
+    *,
+    spreadsheet: bool = False,
+) -> None:
     """Write rows under these columns; the ending of `path` decides the form.
+
+    Args:
+        path: where to.
+        columns: of TSV and CSV; in JSONL each row names its own.
+        rows: by column.
+        text_column: where TSV may hold tabs.
+        spreadsheet: begin a CSV with a byte-order mark, without which Excel takes UTF-8 for the machine's own encoding.
 
     Raises:
         UsageError: another ending, or a row that such a table can't hold.
@@ -20,7 +34,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
     writers = {".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl}
     if path.suffix not in writers:
         raise UsageError(f"{path}: a table must end in {', '.join(TABLES)}")
-    write_text(path, "".join(line + "\n" for line in writers[path.suffix](columns, rows, text_column)))
+    mark = "\ufeff" if spreadsheet and path.suffix == ".csv" else ""
+    write_text(path, mark + "".join(line + "\n" for line in writers[path.suffix](columns, rows, text_column)))
 
 
 def _tsv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], text_column: str) -> Iterator[str]:
