@@ -54,7 +54,6 @@ class SleepingEngine:
     precision: ComputeType = "float32"
     threads: int = 1
     workers: int = 1
-    packs: bool = False
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         """See `lengnuan.model.engine.Engine.run`."""

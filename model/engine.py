@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Device = Literal["auto", "cpu", "cuda"]
 Logits = npt.NDArray[np.float32]
 # In bfloat16 batches are widened to a multiple of it, because some texts get another answer at widths between
-# (measured: docs/decisions.md). Where padding costs, rows of the same number of steps go together.
+# (measured: docs/decisions.md). Rows of the same number of steps go together.
 WIDTH_STEP = 16
 
 
@@ -39,7 +39,6 @@ class Engine(Protocol):
         precision: of the arithmetic: `float32`, `bfloat16` or `float16`.
         threads: of the CPU, at most.
         workers: calls of `run` that may go on at once, each from a thread of its own.
-        packs: padding costs little, because only attention sees it.
     """
 
     runtime: str
@@ -47,7 +46,6 @@ class Engine(Protocol):
     precision: ComputeType
     threads: int
     workers: int
-    packs: bool
 
     def run(self, token_ids: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]) -> Logits:
         """token_ids: int64 [B, T], mask: bool [B, T], True = real token -> logits: float32 [B, K].
@@ -72,7 +70,6 @@ class OnnxEngine:
 
     runtime = "onnxruntime"
     workers = 1
-    packs = False
 
     def __init__(
         self,

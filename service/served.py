@@ -242,8 +242,8 @@ def _limits(settings: Settings, engine: Engine) -> Limits:
 
 
 def _enough_tokens(engine: Engine, most: int) -> int:
-    """Where it pads, a CPU is busy enough with `ENOUGH_TOKENS`; a GPU wants all it can get, until somebody measures."""
-    return most if engine.packs or engine.provider != "cpu" else ENOUGH_TOKENS
+    """A CPU is busy enough with `ENOUGH_TOKENS`; a GPU wants all it can get, until somebody measures."""
+    return ENOUGH_TOKENS if engine.provider == "cpu" else most
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:

@@ -28,7 +28,7 @@ GOLDEN_TEXTS = ("好", "很好看", "差")
 class FakeEngine:
     """Logits from the real ids of a row alone. Stops at `gate`, raises on `poison`, gives NaN on `nan`."""
 
-    runtime, provider, precision, threads, workers, packs = "fake", "cpu", "float32", 1, 1, False
+    runtime, provider, precision, threads, workers = "fake", "cpu", "float32", 1, 1
 
     def __init__(self, poison: int | None = None, nan: int | None = None) -> None:
         self.poison, self.nan = poison, nan

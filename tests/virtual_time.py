@@ -56,7 +56,7 @@ def virtual_test(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable
 class TimedEngine:
     """Takes `batch_s` and `token_s` for each padded token; keeps what it ran."""
 
-    runtime, provider, precision, threads, packs = "fake", "cpu", "float32", 1, False
+    runtime, provider, precision, threads = "fake", "cpu", "float32", 1
 
     def __init__(self, batch_s: float, token_s: float, workers: int = 1) -> None:
         self.batch_s, self.token_s, self.workers = batch_s, token_s, workers
