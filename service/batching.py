@@ -17,7 +17,7 @@ Priority = Literal["interactive", "bulk"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
 # How far behind the oldest row to look for rows of its length, in full batches.
-LOOK_AHEAD_BATCHES = 8
+LOOK_AHEAD_BATCHES = 2
 
 
 @dataclass(frozen=True)
