@@ -21,8 +21,8 @@ ALIASES = "aliases"
 # An alias file holds one version and twenty older ones. More is no alias, and not to be read into memory.
 LARGEST_ALIAS_BYTES = 1 << 16
 
-_ALIAS = re.compile(r"[a-z0-9_-]{1,64}")
-_VERSION = re.compile(r"[0-9a-f]{12}")
+ALIAS_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+BUNDLE_VERSION = re.compile(r"[0-9a-f]{12}")
 
 
 def load_bundle(where: Path) -> Bundle:
@@ -49,9 +49,15 @@ def bundle_folder(where: Path) -> Path:
 
 
 def store_alias(where: Path) -> tuple[Path, str] | None:
-    """Root and alias of a `ROOT@NAME`; None for a folder, also one that has an @ in its name."""
-    root, sign, alias = str(where).rpartition("@")
-    return (Path(root), alias) if sign and root and not where.is_dir() else None
+    """As `split_alias`, for a store that is a folder."""
+    store = split_alias(str(where))
+    return None if store is None else (Path(store[0]), store[1])
+
+
+def split_alias(where: str) -> tuple[str, str] | None:
+    """Root, maybe a URL, and alias of a `ROOT@NAME`; None for a folder, also one that has an @ in its name."""
+    root, sign, alias = where.rpartition("@")
+    return (root, alias) if sign and root and not Path(where).is_dir() else None
 
 
 def alias_target(root: Path, alias: str) -> Path:
@@ -60,7 +66,7 @@ def alias_target(root: Path, alias: str) -> Path:
     Raises:
         BundleRefused: no such alias, an alias file that can't be read, or a bundle that isn't there; says what to do.
     """
-    if not _ALIAS.fullmatch(alias):
+    if not ALIAS_NAME.fullmatch(alias):
         raise BundleRefused(f"{root}: an alias has only a-z, 0-9, _ and - in its name, unlike {alias!r}")
     version = _version_of(root, alias)
     target = root / BUNDLES / version
@@ -77,7 +83,7 @@ def _version_of(root: Path, alias: str) -> str:
         with file.open("rb") as stream:
             content = json.loads(stream.read(LARGEST_ALIAS_BYTES))
     except FileNotFoundError as error:
-        known = sorted(entry.stem for entry in (root / ALIASES).glob("*.json") if _ALIAS.fullmatch(entry.stem))
+        known = sorted(entry.stem for entry in (root / ALIASES).glob("*.json") if ALIAS_NAME.fullmatch(entry.stem))
         message = f"it has {', '.join(known)}" if known else "it has none, or is no store"
         raise BundleRefused(f"{root}: no alias {alias} in this store; {message}") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -86,6 +92,6 @@ def _version_of(root: Path, alias: str) -> str:
     if found != FORMAT:
         raise BundleRefused(f"{file}: format {found}, this release reads {FORMAT}")
     version = content.get("bundle")
-    if not (isinstance(version, str) and _VERSION.fullmatch(version)):
+    if not (isinstance(version, str) and BUNDLE_VERSION.fullmatch(version)):
         raise BundleRefused(f"{file}: `bundle` is no version (12 hex digits); point the alias anew")
     return version

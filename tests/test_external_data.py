@@ -8,19 +8,21 @@ import pytest
 from tiny_bundle import tiny_graph, tiny_tokenizer
 
 from lengnuan.model.bundle import MODEL
-from lengnuan.model.engine import OnnxEngine
+from lengnuan.model.engine import Engine, OnnxEngine
 from lengnuan.model.errors import EngineUnavailable
 from lengnuan.model.openvino_engine import OpenVinoEngine
+from lengnuan.model.padding import pad
+from lengnuan.model.tokenizer import PAD_ID
 
 OUTSIDE, INSIDE = "secret.bin", "weights.bin"
 
 
-def with_onnxruntime(file: Path) -> None:
-    OnnxEngine(file, "cpu", threads=1)
+def with_onnxruntime(file: Path) -> Engine:
+    return OnnxEngine(file, "cpu", threads=1)
 
 
-def with_openvino(file: Path) -> None:
-    OpenVinoEngine(file, "float32", threads=1)
+def with_openvino(file: Path) -> Engine:
+    return OpenVinoEngine(file, "float32", threads=1)
 
 
 every_engine = pytest.mark.parametrize("open_graph", [with_onnxruntime, with_openvino])
@@ -49,12 +51,16 @@ def bundle_folder(root: Path, location: str) -> Path:
 
 @every_engine
 @pytest.mark.parametrize("location", [f"../{OUTSIDE}", f"./x/../../{OUTSIDE}", "{root}/" + OUTSIDE, "a link"])
-def test_a_file_outside_is_refused(tmp_path: Path, location: str, open_graph: Callable[[Path], None]) -> None:
+def test_a_file_outside_is_refused(tmp_path: Path, location: str, open_graph: Callable[[Path], Engine]) -> None:
     file = bundle_folder(tmp_path, location.replace("{root}", str(tmp_path)))
     with pytest.raises(EngineUnavailable, match=MODEL):
         open_graph(file)
 
 
 @every_engine
-def test_it_is_not_the_rest_of_such_a_graph_that_is_refused(tmp_path: Path, open_graph: Callable[[Path], None]) -> None:
-    open_graph(bundle_folder(tmp_path, INSIDE))
+def test_a_file_inside_is_read_as_if_it_were_in_the_graph(tmp_path: Path, open_graph: Callable[[Path], Engine]) -> None:
+    whole = tmp_path / MODEL
+    whole.write_bytes(tiny_graph(tiny_tokenizer()).SerializeToString())
+    batch = pad([[260, 261], [270]], PAD_ID)
+    found = open_graph(bundle_folder(tmp_path, INSIDE)).run(*batch)
+    assert found.tolist() == open_graph(whole).run(*batch).tolist()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lengnuan.model.bundle import Bundle
+from lengnuan.model.store import split_alias
 from lengnuan.training.compare import Comparison
 from lengnuan.training.errors import Held, RejectedCandidate, UsageError
 from lengnuan.training.store import Alias, BundleStore
@@ -17,12 +18,6 @@ from lengnuan.training.store import Alias, BundleStore
 log = logging.getLogger(__name__)
 
 Compare = Callable[[Bundle, Bundle | None], Comparison]
-
-
-def store_alias(where: str) -> tuple[str, str] | None:
-    """Root and alias of `ROOT@ALIAS`; None for a folder, also one that has an @ in its name."""
-    root, sign, alias = where.rpartition("@")
-    return (root, alias) if sign and root and not Path(where).is_dir() else None
 
 
 @contextmanager
@@ -33,7 +28,7 @@ def bundle_at(where: str) -> Iterator[Bundle]:
         UsageError: no such alias.
         BundleRefused: no whole bundle.
     """
-    named = store_alias(where)
+    named = split_alias(where)
     if named is None:
         yield Bundle.load(Path(where))
         return

@@ -10,7 +10,6 @@ Where S3 is: the variables that all its clients read, AWS_ENDPOINT_URL, AWS_ACCE
 import fcntl
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +21,13 @@ from typing import Any
 from fsspec.core import url_to_fs
 
 from lengnuan.model.bundle import MANIFEST, Bundle
+from lengnuan.model.store import ALIAS_NAME, ALIASES, BUNDLE_VERSION, BUNDLES, FORMAT
 from lengnuan.training.errors import StoreBusy, TrainingError, UsageError
 from lengnuan.training.files import copy_file, write_text
 
-FORMAT = 1
 DECISION = "decision.json"
 KEPT = 20  # older versions that an alias remembers
 
-_ALIAS = re.compile(r"[a-z0-9_-]{1,64}")
-_VERSION = re.compile(r"[0-9a-f]{12}")
 _LOST_RACE = ("PreconditionFailed", "ConditionalRequestConflict")
 
 
@@ -72,12 +69,12 @@ class BundleStore:
 
     def folder_of(self, version: str) -> str:
         """Where a bundle is, as a path or URL."""
-        return f"{self.root}/bundles/{version}"
+        return f"{self.root}/{BUNDLES}/{version}"
 
     def aliases(self) -> dict[str, Alias]:
         """Every alias."""
-        names = [name.removesuffix(".json") for name in self._listed("aliases") if name.endswith(".json")]
-        found = {name: self.alias(name) for name in sorted(names) if _ALIAS.fullmatch(name)}
+        names = [name.removesuffix(".json") for name in self._listed(ALIASES) if name.endswith(".json")]
+        found = {name: self.alias(name) for name in sorted(names) if ALIAS_NAME.fullmatch(name)}
         return {name: alias for name, alias in found.items() if alias}
 
     def alias(self, name: str) -> Alias | None:
@@ -87,9 +84,9 @@ class BundleStore:
             UsageError: no name of an alias, or a file that is none.
             StoreBusy: no answer from the store.
         """
-        if not _ALIAS.fullmatch(name):
+        if not ALIAS_NAME.fullmatch(name):
             raise UsageError(f"an alias has only a-z, 0-9, _ and - in its name, unlike {name!r}")
-        path = f"{self._path}/aliases/{name}.json"
+        path = f"{self._path}/{ALIASES}/{name}.json"
         try:
             with self._reached():
                 # Before the content: an alias that is changed in between then fails the comparison, and not the reader.
@@ -97,11 +94,11 @@ class BundleStore:
                 content = self._files.cat_file(path)
         except FileNotFoundError:
             return None
-        return _parsed(content, f"{self.root}/aliases/{name}.json", etag)
+        return _parsed(content, f"{self.root}/{ALIASES}/{name}.json", etag)
 
     def versions(self) -> dict[str, bool]:
         """Every bundle, and whether it is there with its manifest."""
-        found = [name for name in self._listed("bundles") if _VERSION.fullmatch(name)]
+        found = [name for name in self._listed(BUNDLES) if BUNDLE_VERSION.fullmatch(name)]
         return {name: self._there(f"bundles/{name}/{MANIFEST}") for name in sorted(found)}
 
     def put(self, bundle: Bundle, decision: str) -> None:
@@ -132,7 +129,7 @@ class BundleStore:
             UsageError: it is not there, or a file of it is not what the manifest says.
             StoreBusy: no answer from the store.
         """
-        place = f"{self._path}/bundles/{version}"
+        place = f"{self._path}/{BUNDLES}/{version}"
         mend = f"delete {self.folder_of(version)} and promote the bundle again"
         try:
             with self._reached():
@@ -182,7 +179,7 @@ class BundleStore:
             return
         with TemporaryDirectory() as folder:
             with self._reached():
-                self._files.get(f"{self._path}/bundles/{version}/", f"{folder}/", recursive=True)
+                self._files.get(f"{self._path}/{BUNDLES}/{version}/", f"{folder}/", recursive=True)
             yield Bundle.load(Path(folder))
 
     def _replace(self, name: str, before: Alias | None, after: Alias) -> Alias:
@@ -199,7 +196,7 @@ class BundleStore:
         condition = {"IfMatch": before.etag} if before else {"IfNoneMatch": "*"}
         try:
             with self._reached():
-                self._files.pipe_file(f"{self._path}/aliases/{name}.json", after.text().encode(), **condition)
+                self._files.pipe_file(f"{self._path}/{ALIASES}/{name}.json", after.text().encode(), **condition)
         except StoreBusy as error:
             now = self.alias(name)
             if now is None or now.text() != after.text():  # a try that was answered too late, and repeated, has won
@@ -268,7 +265,7 @@ def _parsed(content: bytes, where: str, etag: str) -> Alias:
     try:
         found = json.loads(content)
         versions = [found["bundle"], *found["history"]]
-        if found["format"] == FORMAT and all(_VERSION.fullmatch(version) for version in versions):
+        if found["format"] == FORMAT and all(BUNDLE_VERSION.fullmatch(version) for version in versions):
             return Alias(versions[0], tuple(versions[1:]), str(found["changed_at"]), etag)
     except (ValueError, KeyError, TypeError):
         pass
