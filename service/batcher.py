@@ -13,6 +13,7 @@ import copy
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,7 @@ class Batcher:
         self._threads = threads
         self._task: asyncio.Task[None] | None = None
         self._calls: dict[asyncio.Future[Ran], _Call] = {}
+        self._ended: deque[float] = deque([-math.inf] * engine.workers, engine.workers)  # the last batches
         self._bulk_began = -math.inf
         self.waiting = Waiting(limits)
         self.budget = Budget(limits, engine.workers)
@@ -128,7 +130,8 @@ class Batcher:
         pending = [Pending(ids, loop.create_future(), now, deadline, priority) for ids in rows]
         known = {item: logits for item in pending if (logits := self._cache.get(item.key)) is not None}
         unknown = [item for item in pending if item not in known]
-        self._check_room(unknown, priority, now)
+        if unknown:
+            self.check_room(len(unknown), sum(len(item.ids) for item in unknown), priority)
         for item, logits in known.items():
             item.settle(Scored(logits, queue_s=0.0, infer_s=0.0))
         self._metrics.observe_cache(hits=len(known), misses=len(unknown))
@@ -137,12 +140,15 @@ class Batcher:
         self._news.set()
         return pending
 
-    def _check_room(self, rows: Sequence[Pending], priority: Priority, now: float) -> None:
-        if not rows:
-            return
+    def check_room(self, rows: int, tokens: int, priority: Priority) -> None:
+        """Refuse what has no room: so many rows, with so many tokens together.
+
+        Raises:
+            Overloaded: with when to come again.
+        """
         ahead = self.waiting.tokens("interactive") + (self.waiting.tokens("bulk") if priority == "bulk" else 0)
-        tokens = sum(len(item.ids) for item in rows)
-        full = self.waiting.lack_of_room(priority, len(rows), tokens, now, self.budget.wait_s(ahead))
+        ahead += sum(len(item.ids) for item in self._running())
+        full = self.waiting.lack_of_room(priority, rows, tokens, time.monotonic(), self.budget.wait_s(ahead))
         if full is not None:
             wait_s = self.budget.seconds_for(ahead) or 0.0
             raise Overloaded(
@@ -247,9 +253,17 @@ class Batcher:
         lengths = [len(item.ids) for item in ran.answers]
         self._metrics.observe_batch(lengths, batch.reason, ran.seconds)
         busy = batch.reason != "lengths" or max(lengths) * len(lengths) >= self._limits.enough_tokens
-        self.budget.ran(sum(lengths), ran.seconds, full=busy and batch.reason != "idle")
+        self.budget.ran(sum(lengths), self._took(ran), full=busy and batch.reason != "idle")
         failed = all(isinstance(answer, ServiceError) for answer in ran.answers.values())
         self.failed_batches = self.failed_batches + 1 if failed else 0
+
+    def _took(self, ran: Ran) -> float:
+        """Seconds since the batch could have begun: its rows were there, and one of those before it was over."""
+        ended = ran.began + ran.seconds
+        oldest = min(item.enqueued_at for item in ran.answers)
+        seconds = ended - max(self._ended[0], oldest)
+        self._ended.append(ended)
+        return seconds
 
     def _settle(self, answers: dict[Pending, Logits | ServiceError], ran: Ran) -> None:
         """Answer the rows that were run, and all that wait with the same ids, also if they came meanwhile."""

@@ -1,6 +1,7 @@
 """What waits, and which of it runs next: the data of the queue and `take_batch`, a pure function over it."""
 
 import asyncio
+import itertools
 import math
 from array import array
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
 Priority = Literal["interactive", "bulk"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
-# How far behind the oldest row to look for rows of its length, in full batches.
+# How far behind the oldest row to look for rows of its length, in full batches: so much may overtake a row.
 LOOK_AHEAD_BATCHES = 2
 
 
@@ -115,7 +116,7 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
         (dropped if item.future.done() or item.deadline <= now else live).append(item)
     if not live:
         return Batch([], dropped, "idle")
-    oldest, *others = live[: limits.max_rows * LOOK_AHEAD_BATCHES]
+    oldest, *others = _within(live, limits)
     rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
     keys = {oldest.key}
     reason: CloseReason = "idle"
@@ -137,6 +138,12 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
             keys.add(item.key)
             longest, real = max(longest, length), real + length
     return Batch(rows, dropped, reason)
+
+
+def _within(rows: Sequence[Pending], limits: Limits) -> Sequence[Pending]:
+    """As many of them, from the first on, as would fill `LOOK_AHEAD_BATCHES`."""
+    tokens = itertools.accumulate(len(row.ids) for row in rows[: LOOK_AHEAD_BATCHES * limits.max_rows])
+    return rows[: 1 + sum(1 for _ in itertools.takewhile(lambda n: n < LOOK_AHEAD_BATCHES * limits.max_tokens, tokens))]
 
 
 def _distance(one: Pending, other: Pending) -> tuple[int, int]:

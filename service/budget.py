@@ -4,8 +4,10 @@ import math
 
 from lengnuan.service.batching import Limits, Priority
 
-# Weight of the newest batch in the running pace: about the last five count.
-PACE_WEIGHT = 0.2
+# How long a batch counts in the running pace: after so many seconds of work a third of it is left.
+PACE_S = 5.0
+# Of what the pace says, for refusals: a flood that is refused takes some of the engine's time, as much as a tenth of it.
+CAUTION = 1.1
 # After running out of memory: how long with less, before as much again is tried.
 EASED_S = 60.0
 # Without an interactive row for so long, bulk may run in batches as large as any.
@@ -25,7 +27,7 @@ class Budget:
         self._workers = workers
         self._tokens = limits.max_tokens
         self._raise_at = math.inf
-        self._pace = 0.0  # tokens a second of one batch
+        self._ran_tokens = self._ran_s = 0.0  # of the last batches, old ones less and less
         self._full_seen = False
         self._alone_from = -math.inf
 
@@ -62,16 +64,30 @@ class Budget:
 
         A device may run a full batch as fast as a single row, so that single rows say little about a queue.
         """
-        return (self.seconds_for(tokens) or 0.0) if self._full_seen else 0.0
+        return CAUTION * (self.seconds_for(tokens) or 0.0) if self._full_seen else 0.0
+
+    @property
+    def _pace(self) -> float:
+        """Tokens a second, of each batch that runs; 0 before any has.
+
+        All tokens over all seconds: the mean of each batch's own pace would be above what gets done.
+        """
+        return self._ran_tokens / max(self._ran_s, 1e-6)
 
     def ran(self, tokens: int, seconds: float, full: bool) -> None:
-        """A batch has run: its tokens without padding, its time, and whether others had to stay behind."""
-        pace = tokens / max(seconds, 1e-6)
-        if not self._pace or (full and not self._full_seen):
-            self._pace = pace
-        elif full or not self._full_seen:
-            self._pace += PACE_WEIGHT * (pace - self._pace)
-        self._full_seen = self._full_seen or full
+        """A batch has run.
+
+        Args:
+            tokens: without padding.
+            seconds: since it could have begun: what the engine waited for it counts.
+            full: others had to stay behind.
+        """
+        if self._full_seen and not full:
+            return
+        kept = math.exp(-seconds / PACE_S) if self._full_seen == full else 0.0
+        self._ran_tokens = kept * self._ran_tokens + tokens
+        self._ran_s = kept * self._ran_s + seconds
+        self._full_seen = full
 
     def ran_out_of_memory(self, padded: int, now: float) -> None:
         """A batch of so many padded tokens was too large."""

@@ -121,6 +121,8 @@ class ServedModel:
             ServiceError: the queue is full, the batcher is not running, or, unless `partial`, a text failed.
         """
         with self._metrics.count_items(len(texts)) as outcomes:
+            # Under overload most requests end here: before their texts have cost anything.
+            self.batcher.check_room(len(texts), len(texts), priority)
             started = time.monotonic()
             encoded = await self.encode_all(texts, on_long, deadline)
             tokenize_s = time.monotonic() - started

@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     predict_flat_list: bool = Field(False, description="POST /predict takes a flat list of texts as a batch")
 
     max_batch_rows: int = Field(64, ge=1, description="texts in one run of the model")
-    max_batch_tokens: int = Field(2048, ge=1, description="texts times the longest of them, in one run of the model")
+    max_batch_tokens: int = Field(1024, ge=1, description="texts times the longest of them, in one run of the model")
     max_padding_share: float = Field(0.5, ge=0.0, lt=1.0, description="part of a run that may be padding")
     queue_items: int = Field(4096, ge=1, description="texts of one priority that may wait")
     queue_tokens: int = Field(1 << 19, ge=1, description="tokens of one priority that may wait")

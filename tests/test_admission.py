@@ -11,7 +11,7 @@ from service_fixtures import FakeEngine, async_test, eventually, value
 from virtual_time import TimedEngine, simulated, virtual_test
 
 from lengnuan.service.batching import Pending
-from lengnuan.service.budget import Budget
+from lengnuan.service.budget import CAUTION, Budget
 from lengnuan.service.errors import Overloaded, ServiceError
 from lengnuan.service.waiting import Waiting
 
@@ -76,9 +76,38 @@ def test_the_pace_of_single_rows_refuses_nobody_but_that_of_full_batches_may() -
     budget.ran(tokens=10, seconds=1.0, full=False)
     assert (budget.seconds_for(100), budget.wait_s(100)) == (5.0, 0.0)
     budget.ran(tokens=100, seconds=1.0, full=True)
-    assert (budget.seconds_for(100), budget.wait_s(100)) == (0.5, 0.5)
+    assert (budget.seconds_for(100), budget.wait_s(100)) == (0.5, CAUTION * 0.5)
     budget.ran(tokens=10, seconds=1.0, full=False)
-    assert budget.wait_s(100) == 0.5
+    assert budget.wait_s(100) == CAUTION * 0.5
+
+
+def test_the_pace_is_that_of_all_tokens_not_the_mean_of_the_batches() -> None:
+    budget = Budget(LIMITS, workers=1)
+    for _ in range(200):
+        budget.ran(tokens=100, seconds=0.1, full=True)  # 1,000 a second
+        budget.ran(tokens=100, seconds=0.4, full=True)  # 250 a second; together 400, not 625
+    found = budget.seconds_for(400)
+    assert found is not None
+    assert abs(found - 1.0) < 0.05
+
+
+def test_the_pace_forgets() -> None:
+    budget = Budget(LIMITS, workers=1)
+    budget.ran(tokens=1000, seconds=1.0, full=True)
+    for _ in range(30):
+        budget.ran(tokens=100, seconds=1.0, full=True)
+    found = budget.seconds_for(100)
+    assert found is not None
+    assert abs(found - 1.0) < 0.05
+
+
+@virtual_test
+async def test_time_between_batches_counts_as_the_engine_s() -> None:
+    limits = replace(LIMITS, max_rows=1)
+    async with simulated(TimedEngine(batch_s=0.1, token_s=0.0), limits) as (batcher, _):
+        await batcher.score([[n] * 10 for n in range(3, 13)], asyncio.get_running_loop().time() + 10.0)
+        now = asyncio.get_running_loop().time()
+        assert batcher.budget.seconds_for(10) == pytest.approx(now / 10, rel=0.05)
 
 
 @async_test

@@ -33,6 +33,23 @@ async def test_a_full_queue_is_429_and_readiness_does_not_care(tmp_path: Path) -
     assert probes == [200] * 4
 
 
+@async_test
+async def test_a_full_queue_refuses_before_a_text_is_read(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(tmp_path, engine, max_texts=4, queue_items=4) as (client, app):
+        engine.gate.clear()
+        running = asyncio.create_task(client.post(URL, json={"input": "好"}))
+        await engine.wait_entered()
+        queued = asyncio.create_task(client.post(URL, json={"input": ["差"] * 4}))
+        await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
+        read = value(app.state.metrics.registry, "input_tokens_count")
+        refused = [await client.post(URL, json={"input": text}) for text in ("好看", ["好看", ""])]
+        assert value(app.state.metrics.registry, "input_tokens_count") == read == 5
+        engine.gate.set()
+        await asyncio.gather(running, queued)
+    assert [reply.status_code for reply in refused] == [429, 429]
+
+
 @pytest.mark.parametrize(
     ("name", "setting", "scale"), [("queue_items", 4, 1), ("queue_tokens", 32, 1), ("queue_wait_s", 0.01, 1000)]
 )

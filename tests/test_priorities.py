@@ -92,7 +92,7 @@ async def test_a_flood_of_bulk_leaves_interactive_rows_within_twice_their_time_a
 @virtual_test
 async def test_bulk_gets_on_while_interactive_rows_alone_are_too_many() -> None:
     _, bulk = await measured(rate=600.0, floods=2)
-    assert bulk > 4
+    assert bulk > 3  # a batch every quarter of a second, and whatever the engine has begun before it
 
 
 @async_test

@@ -127,3 +127,8 @@ def test_a_batch_with_too_little_in_it_takes_rows_of_other_widths(loop: asyncio.
 def test_rows_of_the_oldest_rows_width_come_before_nearer_ones_of_another(loop: asyncio.AbstractEventLoop) -> None:
     limits = replace(LIMITS, max_rows=2, max_tokens=4096, enough_tokens=128)
     assert lengths(take_batch(waiting(loop, 32, 33, 25), limits, 0.0).rows) == [32, 25]
+
+
+def test_a_row_is_overtaken_by_two_full_batches_at_most(loop: asyncio.AbstractEventLoop) -> None:
+    assert lengths(take_batch(waiting(loop, 2, 20, 20, 20, 2), LIMITS, 0.0).rows) == [2, 2]
+    assert lengths(take_batch(waiting(loop, 2, 20, 20, 20, 20, 2), LIMITS, 0.0).rows) == [2]
