@@ -4,9 +4,9 @@ import math
 
 from lengnuan.service.batching import Limits, Priority
 
-# How long a batch counts in the running pace: after so many seconds of work a third of it is left.
+# How long a batch counts in the running pace: after so many seconds of work a third of its weight is left.
 PACE_S = 5.0
-# Of what the pace says, for refusals: a flood that is refused takes some of the engine's time, as much as a tenth of it.
+# Beyond what the pace says, for refusals: a flood that is refused takes as much as a tenth of the engine's time.
 CAUTION = 1.1
 # After running out of memory: how long with less, before as much again is tried.
 EASED_S = 60.0

@@ -158,6 +158,8 @@ class DistillConfig(_Section):
     weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7  # of the teachers' belief; the rest is the label's
     temperature: Annotated[float, Field(gt=0.0)] = 1.0  # above 1 softens each teacher's belief
     ngram_share: Share = 0.0  # of the n-gram referee in that belief
+    calibrate: bool = False  # beliefs as sure as they are right on dev, domain by domain (`training/doubt.py`)
+    plain_student: bool = True  # also train a student without teachers; the better one is kept
 
 
 class ExportConfig(_Section):

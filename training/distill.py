@@ -3,7 +3,7 @@
 Hinton et al. 2015 (arXiv:1503.02531). The target of a labelled row is `weight` times the teachers' mean belief plus
 the rest times its label; a text without a label gets the teachers' belief alone. The n-grams judge each training row
 with a model that has not seen it (five folds), so their beliefs are honest; the networks have seen their rows, but once
-or twice only.
+or twice only: `calibrate` takes from the beliefs what they are too sure of (`doubt.py`).
 """
 
 import hashlib
@@ -26,7 +26,9 @@ from lengnuan.training.batches import Ragged
 from lengnuan.training.config import TrainConfig
 from lengnuan.training.corpus import Corpus
 from lengnuan.training.data import read_texts, source_of
+from lengnuan.training.doubt import doubting, fit_doubt
 from lengnuan.training.errors import UsageError
+from lengnuan.training.examples import Examples
 from lengnuan.training.fit import build_classifier, load_trained
 from lengnuan.training.judge import BEST, predict
 from lengnuan.training.lesson import Lesson, Probabilities, labelled_lesson
@@ -97,23 +99,28 @@ def _identity(config: TrainConfig, texts: Sequence[str]) -> str:
             raise UsageError(f"distill.teachers: {folder} holds no bundle and no trained weights: run its `fit` first")
         digest.update(network.read_bytes())
     digest.update(f"{config.distill.ngram_share} {config.distill.temperature}".encode())
+    if config.distill.calibrate:
+        digest.update(b" calibrated")
     return digest.hexdigest()
 
 
 def _mean_belief(config: TrainConfig, corpus: Corpus, texts: Texts, hardware: Hardware) -> Probabilities:
-    settings = config.distill
-    log.info("distill: %d teachers judge %d texts", len(settings.teachers), len(texts))
-    parts = [teacher_belief(folder, config, texts, hardware) for folder in settings.teachers]
+    settings, rows = config.distill, len(corpus.train)
+    dev = Examples(row for part in corpus.dev.values() for row in part) if settings.calibrate else Examples()
+    log.info("distill: %d teachers judge %d texts", len(settings.teachers), len(texts) + len(dev))
+    every = texts + dev.texts
+    parts = [teacher_belief(folder, config, every, hardware) for folder in settings.teachers]
     belief: Probabilities = np.mean(parts, axis=0, dtype=np.float32)
     if settings.ngram_share:
         referee = Referee(corpus)
-        rows = len(corpus.train)
-        ngrams = np.concatenate([referee.out_of_fold(corpus), referee.probabilities(texts[rows:])])
-        belief = (1.0 - settings.ngram_share) * belief + settings.ngram_share * ngrams.astype(np.float32)
-    labels = np.array([example.label for example in corpus.train])
-    agree = float((belief[: len(labels)].argmax(axis=1) == labels).mean())
+        ngrams = np.concatenate([referee.out_of_fold(corpus), referee.probabilities(every[rows:])])
+        belief = ((1.0 - settings.ngram_share) * belief + settings.ngram_share * ngrams).astype(np.float32)
+    agree = float((belief[:rows].argmax(axis=1) == corpus.train.labels).mean())
     log.info("distill: the teachers agree with %.1f %% of the labels", 100 * agree)
-    return belief.astype(np.float32)
+    found, of_dev = belief[: len(texts)], belief[len(texts) :]
+    if not settings.calibrate:
+        return found
+    return doubting(found, corpus.train.domains, fit_doubt(of_dev, dev))
 
 
 def teacher_belief(folder: Path, config: TrainConfig, texts: Sequence[str], hardware: Hardware) -> Probabilities:

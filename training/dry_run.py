@@ -145,8 +145,9 @@ def _fitting(job: Job) -> list[Stage]:
     lesson = _lesson(job)
     with trial() as tried:
         fit(config, tokenizer, corpus, lesson, job.folder, job.hardware)
-    students = [lesson.texts]
-    if config.distill.teachers:
+    taught, plain = bool(config.distill.teachers), not config.distill.teachers or config.distill.plain_student
+    students = [lesson.texts] if plain else []
+    if taught:
         students.append(lesson.texts + texts_without_label(config, corpus))
     plans = [plan_steps(encode_texts(tokenizer, texts, config.model.max_tokens)[0], config) for texts in students]
     steps, evaluations = (sum(len(plan[part]) for plan in plans) for part in (0, 1))

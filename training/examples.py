@@ -74,6 +74,11 @@ class Examples(Sequence[Example]):
         return self._columns.labels[self._chosen]
 
     @property
+    def domains(self) -> list[str]:
+        """Of every row."""
+        return [self._columns.names[number] for number in self._columns.domains[self._chosen]]
+
+    @property
     def codes(self) -> npt.NDArray[np.uint64]:
         """Uint64 [N], the `text_code` of every row."""
         return self._columns.codes[self._chosen]

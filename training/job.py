@@ -156,6 +156,8 @@ class Job:
         # What was made to have a label needs no teacher's opinion.
         lesson = from_first(lambda: distilled_lesson(self.config, corpus, self.folder, self.hardware)) + made
         fit(self.config, tokenizer, corpus, lesson, self.folder, self.hardware)
+        if not self.config.distill.plain_student:
+            return
         from_first(lambda: self._link((ENCODER, START), self.folder / PLAIN))
         fit(self.config, tokenizer, corpus, plain, self.folder / PLAIN, self.hardware)
 
@@ -171,7 +173,7 @@ class Job:
         if self.config.average:
             return self.folder / BEST, {run.name: selection_of(run / BEST).best_score for run in self.config.average}
         files = {"distilled": self.folder / BEST, "plain": self.folder / PLAIN / BEST}
-        if not self.config.distill.teachers:
+        if not self.config.distill.teachers or not self.config.distill.plain_student:
             return files["distilled"], {}
         scores = {name: selection_of(file).best_score for name, file in files.items()}
         better = max(scores, key=lambda name: scores[name])

@@ -110,6 +110,32 @@ def test_synthetic_rows_keep_their_labels_and_both_students_see_them(
     assert not np.array_equal(lessons["student"].targets[:rows], lessons[PLAIN].targets[:rows])
 
 
+def test_without_a_plain_student_there_is_one_to_fit_and_to_ship(config: TrainConfig, tmp_path: Path) -> None:
+    config = config.model_copy(update={"distill": config.distill.model_copy(update={"plain_student": False})})
+    work = Job(config, tmp_path / "student")
+    work.fit()
+    assert not (tmp_path / "student" / PLAIN).exists()
+    assert work.better() == (tmp_path / "student" / BEST, {})
+
+
+def test_calibrated_beliefs_have_the_temperature_that_dev_asks_for(config: TrainConfig, tmp_path: Path) -> None:
+    corpus = read_corpus(config)
+    beliefs = {}
+    for calibrate in (False, True):
+        settings = config.distill.model_copy(update={"calibrate": calibrate})
+        changed = config.model_copy(update={"distill": settings})
+        folder = tmp_path / str(calibrate)
+        folder.mkdir()
+        distilled_lesson(changed, corpus, folder, choose_hardware(changed))
+        beliefs[calibrate] = load_file(folder / BELIEFS)["beliefs"]
+    logits = [np.log(found[:, 1] / found[:, 0]) for found in (beliefs[False], beliefs[True])]
+    temperatures = logits[0] / logits[1]
+    assert temperatures == pytest.approx(temperatures[0], rel=1e-2), "all in one domain"
+    assert abs(temperatures[0] - 1.0) > 0.02
+    with pytest.raises(UsageError, match="other texts or teachers"):
+        distilled_lesson(config, corpus, tmp_path / "True", choose_hardware(config))
+
+
 def test_beliefs_are_kept_and_refused_for_other_settings(config: TrainConfig, tmp_path: Path) -> None:
     corpus = read_corpus(config)
     first = distilled_lesson(config, corpus, tmp_path, choose_hardware(config))
