@@ -10,19 +10,21 @@
 ARG BASE=python:3.11-slim
 ARG GPU_BASE=${BASE}
 
-FROM ${BASE} AS build-cpu
+FROM ${BASE} AS source
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY model model
 COPY training training
 COPY service service
 COPY deploy/slim.sh deploy/slim.sh
+
+FROM source AS build-cpu
 RUN python3 -m venv /opt/lengnuan \
     && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[serve,tracing]' \
     && sh deploy/slim.sh
 
 FROM ${GPU_BASE} AS build-gpu
-COPY --from=build-cpu /src /src
+COPY --from=source /src /src
 WORKDIR /src
 # Both packages install the same folder `onnxruntime`, so one has to go before the other comes.
 RUN python3 -m venv /opt/lengnuan \
@@ -31,8 +33,8 @@ RUN python3 -m venv /opt/lengnuan \
     && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt onnxruntime-gpu \
     && sh deploy/slim.sh
 
-FROM build-cpu AS build-train
-RUN rm -rf /opt/lengnuan && python3 -m venv /opt/lengnuan \
+FROM source AS build-train
+RUN python3 -m venv /opt/lengnuan \
     && /opt/lengnuan/bin/pip install --no-cache-dir -c constraints.txt '.[train,s3]' \
     && sh deploy/slim.sh
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from checks import expressions, images, live, policy, render, rolling, schemas
+from checks import expressions, live, policy, render, rolling, schemas, serving_images, training_image
 from checks.tools import DEPLOY, KUBECTL, ROOT, ToolMissing, install, must
 
 SCRATCH = ROOT / ".cache" / "deploy-check"
+IMAGES = SCRATCH / "image"
 
 
 @cache
@@ -58,7 +59,17 @@ def tested_rules() -> list[str]:
 
 def image() -> list[str]:
     """The serving image, built and run."""
-    return images.problems(SCRATCH / "image")
+    return serving_images.cpu_problems(IMAGES)
+
+
+def gpu_image() -> list[str]:
+    """That for GPUs, without one."""
+    return serving_images.gpu_problems(IMAGES)
+
+
+def train_image() -> list[str]:
+    """A retraining in the training image."""
+    return training_image.problems(IMAGES)
 
 
 def running() -> list[str]:
@@ -77,7 +88,9 @@ CHECKS: dict[str, Callable[[], list[str]]] = {
     "policies": policies,
     "metrics exist": known_metrics,
     "rules, by promtool": tested_rules,
-    "image: built, run, stopped": image,
+    "image serve-cpu: built, run, stopped": image,
+    "image serve-gpu: built, run without a GPU": gpu_image,
+    "image train: built, stopped, to a bundle": train_image,
     "live: scrape, dashboards, scaling, alert": running,
     "rolling update through nginx": rolling_update,
 }

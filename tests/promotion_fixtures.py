@@ -55,6 +55,11 @@ def write_behaviour(path: Path) -> Path:
     return path
 
 
+def version(made: Path, name: str) -> str:
+    """That of a bundle in the folder `made`."""
+    return Bundle.load(made / name).version
+
+
 def lenient() -> list[str]:
     """Options of `compare` and `promote`."""
     return [part for limit in LENIENT for part in ("--set", limit)]

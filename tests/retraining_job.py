@@ -31,13 +31,19 @@ def default_store() -> str:
     return (RETRAIN / "store.env").read_text(encoding="utf-8").strip().removeprefix("LENGNUAN_STORE=")
 
 
-def arguments(container: Any, root: Path, job: str) -> list[str]:
-    """What Kubernetes would start the container with, its mounts being folders under `root`."""
+def default_data() -> str:
+    """Where the rows are if nobody says otherwise."""
+    return (RETRAIN / "data.env").read_text(encoding="utf-8").strip().removeprefix("LENGNUAN_DATA=")
+
+
+def arguments(container: Any, root: Path, job: str, data: str = "") -> list[str]:
+    """What Kubernetes would start the container with, its mounts being folders under `root`; `data`: rows in S3."""
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     for place in mounts:
         (root / place[1:]).mkdir(parents=True, exist_ok=True)
     found = []
     for given in container["args"]:
         word = given.replace("$(JOB_NAME)", job).replace("$(LENGNUAN_STORE)", default_store())
+        word = word.replace("$(LENGNUAN_DATA)", data or default_data())
         found.append(f"{root}{word}" if word.startswith(tuple(mounts)) else word)
     return found

@@ -1,11 +1,15 @@
 """A real S3 server in this process: moto's, on a free port of the loopback interface."""
 
 import logging
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
+
+from lengnuan.training.s3 import connect
 
 
 @contextmanager
@@ -20,10 +24,15 @@ def s3_server(patch: pytest.MonkeyPatch) -> Iterator[str]:
     for name, value in variables.items():
         patch.setenv(name, value)
     try:
-        from fsspec.core import url_to_fs
-
-        files, _ = url_to_fs("s3://bundles", skip_instance_cache=True)
-        files.mkdir("bundles")
+        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"", timeout=10).close()
+        files, bucket = connect("s3://bundles")
+        files.mkdir(bucket)
         yield "s3://bundles/reviews"
     finally:
         server.stop()
+
+
+def put(url: str, file: Path) -> None:
+    """Copy a file there."""
+    files, path = connect(url)
+    files.put_file(str(file), path)

@@ -9,10 +9,11 @@ from small_runs import sentences, write_tsv
 
 from lengnuan.model.bundle import DEFAULT_BUNDLE, TOKENIZER
 from lengnuan.model.tokenizer import Tokenizer
-from lengnuan.training.check import Checked, Ruler, check_files, named_split
+from lengnuan.training.check import Checked, Ruler, check_files
 from lengnuan.training.check_report import check_report
 from lengnuan.training.commands import run
 from lengnuan.training.config import DataConfig, GateConfig
+from lengnuan.training.data_options import named_split
 from lengnuan.training.errors import DataRefused
 
 Check = Callable[..., Checked]
@@ -35,7 +36,7 @@ def check(tmp_path: Path) -> Check:
                 write_tsv(tmp_path / name, content)
             else:
                 (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-            named.append(named_split(str(tmp_path / name)))
+            named.append((named_split(name)[0], tmp_path / name))
         gate = GateConfig.model_validate(limits)
         return check_files(named, DataConfig(), gate, ruler or Ruler(None, 30), {})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from promotion_fixtures import lenient, write_behaviour, write_rows, write_variant
+from promotion_fixtures import lenient, version, write_behaviour, write_variant
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.training import __main__ as command
@@ -17,21 +17,6 @@ from lengnuan.training import files
 from lengnuan.training.errors import StoreBusy, UsageError
 from lengnuan.training.store import Alias, BundleStore
 from lengnuan.training.verdict import Limits
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each of the three bundles is better than the one before."""
-    root = tmp_path_factory.mktemp("promote")
-    write_variant(root / "first", 好看=-3.0, 影=-3.0)
-    write_variant(root / "second", 好看=-3.0, 影=3.0)
-    write_variant(root / "third", 影=3.0)
-    write_rows(root / "rows.tsv")
-    return root
-
-
-def version(made: Path, name: str) -> str:
-    return Bundle.load(made / name).version
 
 
 def promote(made: Path, name: str, store: Path, *options: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from checks.tools import DEPLOY
 from promotion_fixtures import lenient, write_rows, write_variant
-from retraining_job import RETRAIN, arguments, cron_job, default_store, final_codes, pod_of
+from retraining_job import RETRAIN, arguments, cron_job, default_data, default_store, final_codes, pod_of
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.store import load_bundle
@@ -97,7 +97,9 @@ def test_the_training_command_is_one_and_what_it_writes_is_what_is_promoted() ->
     for container in (TRAIN, PROMOTE, ROLL_BACK):
         assert container["command"] == ["lengnuan-train"]
     places = {mount["mountPath"] for mount in TRAIN["volumeMounts"]}
-    assert {str(training.data), str(training.config.parent), str(training.output.parent)} <= places
+    assert {default_data(), str(training.config.parent), str(training.output.parent)} <= places
+    assert training.data == Path("$(LENGNUAN_DATA)")
+    assert promotion.data == [training.data / "frozen.tsv"]
     assert default_store() in {mount["mountPath"] for mount in PROMOTE["volumeMounts"]}
 
 

@@ -15,13 +15,13 @@ from lengnuan.model.tokenizer import Tokenizer
 from lengnuan.training.config import DataConfig, GateConfig
 from lengnuan.training.corpus import account_facts
 from lengnuan.training.data import Accounting, LabelSet, clean_label, read_examples, read_labels, source_of
+from lengnuan.training.data_options import SPLITS
 from lengnuan.training.errors import DataRefused
 from lengnuan.training.examples import Examples
 from lengnuan.training.gate import Judged, Measured, gate_facts, judge, label_shift
 from lengnuan.training.likeness import Likeness
 from lengnuan.training.shortcuts import find_shortcuts
 
-SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 MAX_TOKENISED = 100_000  # rows of a split, evenly spread, whose tokens are counted: shares need no more
 RARE = 5  # rows; a label with fewer is more likely a slip
 
@@ -55,15 +55,6 @@ class Checked:
             raise DataRefused("the data is not fit to train on:\n  " + "\n  ".join(wrong))
 
 
-def named_split(argument: str) -> tuple[str, Path]:
-    """(split, file) of `test=reviews.tsv` or `data/test.tsv.gz`; a file of another name is a split of its own."""
-    name, equals, file = argument.partition("=")
-    if equals and name in SPLITS:
-        return SPLITS[name], Path(file)
-    stem = Path(argument).name.split(".")[0]
-    return SPLITS.get(stem.lower(), stem), Path(argument)
-
-
 def check_files(
     files: Sequence[tuple[str, Path]],
     data: DataConfig,
@@ -93,7 +84,7 @@ def check_files(
     for name, path in files:
         examples, account = read_examples(source_of(path, data), labels, data, path.stem)
         splits[name] = Examples(chain(splits[name], examples))
-        accounts.append(account_facts(account) | {"split": name, "encoding": _encoding(data.root / path)})
+        accounts.append(account_facts(account) | {"split": name, "encoding": _encoding(Path(data.root, path))})
         problems += _rejected(account, data.max_rejected_share)
     problems += [f"{name}: no row that can be used" for name, rows in splits.items() if not rows]
     counted = sum(written.values(), Counter[str]())

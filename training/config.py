@@ -16,6 +16,7 @@ from lengnuan.training.files import write_text
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+Address = Annotated[str, Field(pattern="^s3://")]
 Settings = TypeVar("Settings", bound=BaseModel)
 
 
@@ -26,7 +27,7 @@ class _Section(BaseModel):
 class DataConfig(_Section):
     """Where the labelled rows are. Paths are relative to `root`; the keys of the tables name the sources."""
 
-    root: Path = Path()
+    root: Address | Path = Path()  # a folder, or s3://bucket/folder: docs/data.md
     train: dict[str, Path] = {}
     dev: dict[str, Path] = {}
     test: dict[str, Path] = {}

@@ -220,4 +220,4 @@ def _example(row: Row, labels: LabelSet, data: DataConfig, domain: str) -> Examp
 
 def source_of(path: Path, data: DataConfig) -> Source:
     """How to read a file of this config."""
-    return Source(data.root / path, data.text_column, data.columns)
+    return Source(Path(data.root, path), data.text_column, data.columns)

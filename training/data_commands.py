@@ -9,8 +9,9 @@ from typing import get_args
 from lengnuan.model.bundle import DEFAULT_BUNDLE, Bundle
 from lengnuan.training.annotations import FORMATS
 from lengnuan.training.config import Concern, GateConfig, load_config
-from lengnuan.training.data_options import add_columns, data_config, share
+from lengnuan.training.data_options import add_columns, data_config, named_split, share
 from lengnuan.training.errors import UsageError
+from lengnuan.training.inputs import data_file
 from lengnuan.training.review_commands import add_correct, add_suspect
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def add_data_commands(parser: argparse.ArgumentParser) -> None:
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     named = "train, dev and test are known by file name; else write test=FILE"
-    parser.add_argument("files", nargs="+", metavar="FILE", help=named)
+    parser.add_argument("files", nargs="+", type=named_split, metavar="FILE", help=named)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--config", type=Path, help="take columns, [labels] and [gate] from this training config")
     add_columns(parser)
@@ -46,7 +47,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    from lengnuan.training.check import Ruler, check_files, named_split
+    from lengnuan.training.check import Ruler, check_files
     from lengnuan.training.check_report import check_report
     from lengnuan.training.evaluate import write_json
 
@@ -58,8 +59,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if not limit:
         raise UsageError("--no-bundle needs --max-tokens, counted in characters")
     ruler = Ruler(bundle.tokenizer if bundle else None, limit)
-    files = [named_split(name) for name in arguments.files]
-    checked = check_files(files, data, gate, ruler, config.labels if config else {})
+    checked = check_files(arguments.files, data, gate, ruler, config.labels if config else {})
     sys.stdout.write(check_report(checked))
     if arguments.json:
         write_json(checked.facts, arguments.json)
@@ -80,7 +80,7 @@ def _limits(gate: GateConfig, changes: list[str]) -> GateConfig:
 
 
 def _add_split(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("file", type=data_file, metavar="FILE")
     parser.add_argument("--output", type=Path, required=True, help="folder for train, dev and test")
     parser.add_argument("--dev", type=share, default=0.1, metavar="SHARE")
     parser.add_argument("--test", type=share, default=0.1, metavar="SHARE")

@@ -1,8 +1,21 @@
-"""Options that several commands have: the columns of labelled files, shares."""
+"""Options that several commands have: labelled files and their columns, shares."""
 
 import argparse
+from pathlib import Path
 
 from lengnuan.training.config import DataConfig
+from lengnuan.training.inputs import Remote, data_file
+
+SPLITS = {"train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "test": "test"}
+
+
+def named_split(argument: str) -> tuple[str, Path | Remote]:
+    """(split, file) of `test=reviews.tsv` or `data/test.tsv.gz`; a file of another name is a split of its own."""
+    name, equals, file = argument.partition("=")
+    if equals and name in SPLITS:
+        return SPLITS[name], data_file(file)
+    stem = Path(argument).name.split(".")[0]
+    return SPLITS.get(stem.lower(), stem), data_file(argument)
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from lengnuan.model.text import normalise
 from lengnuan.training.config import DataConfig
 from lengnuan.training.data import read_texts, source_of
 from lengnuan.training.errors import DriftFound, UsageError
+from lengnuan.training.inputs import data_file
 from lengnuan.training.splits import text_key
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_texts(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="FILE", help=what)
+    parser.add_argument("--data", type=data_file, nargs="+", required=True, metavar="FILE", help=what)
     parser.add_argument("--text-column", default="text")
     parser.add_argument("--columns", default="", help="names, comma-separated, for files without a header")
     parser.add_argument("--threads", type=int, default=0)

@@ -11,7 +11,7 @@ TrainingError
 ├── Held                10   a candidate that nothing shows to be better
 ├── RejectedCandidate   11   a candidate that is worse than a limit allows
 ├── DriftFound          12   recent texts do not look like those of the training time
-├── StoreBusy           75   the bundle store can't be reached, or another promotion came first; the same command again
+├── StoreBusy           75   S3 gives no answer, or another promotion came first; the same command again
 └── Interrupted         75   told to stop; the same command goes on
 """
 
@@ -77,7 +77,7 @@ class RejectedCandidate(TrainingError):
 
 
 class StoreBusy(TrainingError):
-    """The bundle store can't be reached, or another promotion came first: give the same command again."""
+    """S3 gives no answer, or another promotion came first: give the same command again."""
 
     exit_code = 75
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.errors import Held, RejectedCandidate
+from lengnuan.training.inputs import data_file
 
 if TYPE_CHECKING:
     from lengnuan.training.promote import Compare
@@ -68,10 +69,14 @@ def _add_alias(parser: argparse.ArgumentParser) -> None:
 
 def _add_comparison(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled, never trained on"
+        "--data", type=data_file, nargs="+", required=True, metavar="FILE", help="labelled, never trained on"
     )
-    parser.add_argument("--train", type=Path, nargs="*", default=[], metavar="FILE", help="rows also here are left out")
-    parser.add_argument("--behaviour", type=Path, metavar="FILE", help="table with the columns category, label, text")
+    parser.add_argument(
+        "--train", type=data_file, nargs="*", default=[], metavar="FILE", help="rows also here are left out"
+    )
+    parser.add_argument(
+        "--behaviour", type=data_file, metavar="FILE", help="table with the columns category, label, text"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="limits, as TOML: docs/promotion.md")
     parser.add_argument("--set", action="append", default=[], metavar="A=B", help="change one limit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the decision and every figure there")

@@ -8,6 +8,7 @@ from lengnuan.training.annotations import FORMATS, TOOLS
 from lengnuan.training.config import load_config
 from lengnuan.training.data_options import add_columns, data_config, share
 from lengnuan.training.errors import UsageError
+from lengnuan.training.inputs import data_file
 
 
 def add_suspect(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +50,8 @@ def _suspect(arguments: argparse.Namespace) -> None:
 
 def add_correct(parser: argparse.ArgumentParser) -> None:
     """The options of `data correct`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the training file")
-    parser.add_argument("--reviewed", type=Path, required=True, metavar="FILE", help="what the tool exported")
+    parser.add_argument("file", type=data_file, metavar="FILE", help="the training file")
+    parser.add_argument("--reviewed", type=data_file, required=True, metavar="FILE", help="what the tool exported")
     parser.add_argument("--from", dest="source_format", choices=FORMATS, default="table")
     parser.add_argument("--output", type=Path, required=True, help="the corrected file: .tsv, .csv or .jsonl")
     parser.add_argument("--drop", default="", metavar="LABEL", help="rows of texts with this answer are left out")

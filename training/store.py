@@ -3,27 +3,23 @@
 bundles/VERSION/    a bundle that never changes; its manifest is written last, so without it there is none yet
 aliases/NAME.json   which version NAME means, and which it meant before; changed in one step, and only by whoever
                     knows what it says now
-
-Where S3 is: the variables that all its clients read, AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
 """
 
 import fcntl
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-from fsspec.core import url_to_fs
 
 from lengnuan.model.bundle import MANIFEST, Bundle
 from lengnuan.model.store import ALIAS_NAME, ALIASES, BUNDLE_VERSION, BUNDLES, FORMAT
-from lengnuan.training.errors import StoreBusy, TrainingError, UsageError
+from lengnuan.training.errors import StoreBusy, UsageError
 from lengnuan.training.files import copy_file, write_text
+from lengnuan.training.s3 import connect, is_remote, reached
 
 DECISION = "decision.json"
 KEPT = 20  # older versions that an alias remembers
@@ -58,14 +54,10 @@ class BundleStore:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or root
-        if not root.startswith("s3://") and "://" in root:
+        self._remote = is_remote(root)
+        if not self._remote and "://" in root:
             raise UsageError(f"{root}: a store is a folder or s3://bucket/prefix")
-        self._remote = root.startswith("s3://")
-        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True} if self._remote else {}
-        try:
-            self._files, self._path = url_to_fs(self.root, **options)
-        except ImportError as error:
-            raise UsageError(f'{root} needs s3fs: pip install "lengnuan[s3]"') from error
+        self._files, self._path = connect(self.root)
 
     def folder_of(self, version: str) -> str:
         """Where a bundle is, as a path or URL."""
@@ -232,21 +224,9 @@ class BundleStore:
             return
         write_text(Path(self._path, place), text)
 
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _reached(self) -> AbstractContextManager[None]:
         """What a remote store's client raises, as errors of ours; a missing file stays `FileNotFoundError`."""
-        try:
-            yield
-        except (TrainingError, FileNotFoundError):
-            raise
-        except PermissionError as error:
-            raise UsageError(f"{self.root}: {error}") from error
-        except Exception as error:
-            if not self._remote:
-                raise
-            if type(error).__name__ == "NoCredentialsError":
-                raise UsageError(f"{self.root}: {error}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from error
-            raise StoreBusy(f"{self.root}: {error}") from error
+        return reached(self.root) if self._remote else nullcontext()
 
 
 def _lost_race(error: BaseException | None) -> bool:

@@ -55,6 +55,17 @@ CASES = {
         components=("retrain", "retrain-s3"),
         choices=(*_PLAIN, "retrain.enabled=true", "store.at=s3://models/lengnuan"),
     ),
+    "retrain-data-s3": Case(
+        components=("retrain", "retrain-data-s3"),
+        choices=(*_PLAIN, "retrain.enabled=true", "retrain.data=s3://training/lengnuan"),
+    ),
+    "retrain, all in S3": Case(
+        components=("retrain", "retrain-data-s3", "retrain-s3"),
+        choices=(
+            *(*_PLAIN, "retrain.enabled=true"),
+            *("retrain.data=s3://training/lengnuan", "store.at=s3://models/lengnuan"),
+        ),
+    ),
 }
 
 

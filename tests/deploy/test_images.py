@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks import images
+from checks import images, serving_images, training_image
 from checks.tools import ToolMissing
+from tiny_bundle import write_tiny_bundle
 
 pytestmark = pytest.mark.deploy
 
@@ -24,7 +25,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_a_good_image_has_no_problem() -> None:
-    assert images.looks(GOOD) == []
+    assert serving_images.looks_like_service(GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -40,16 +41,23 @@ def test_a_good_image_has_no_problem() -> None:
 def test_a_setting_that_is_wrong_is_told(place: str, value: object, said: str) -> None:
     image = copy.deepcopy(GOOD)
     image["Config"][place] = value
-    (found,) = images.looks(image)
+    (found,) = serving_images.looks_like_service(image)
     assert said in found
 
 
 def test_a_heavy_image_and_a_missing_health_check_are_told() -> None:
-    found = images.looks(GOOD | {"Size": 451_000_000, "Healthcheck": None})
+    found = serving_images.looks_like_service(GOOD | {"Size": 451_000_000, "Healthcheck": None})
     assert found == ["the image has 451 MB, more than 450", "no health check that asks /readyz"]
 
 
 def test_without_root_it_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ToolMissing, match="sudo"):
-        images.problems(tmp_path)
+    with pytest.raises(ToolMissing, match="sudo"), images.workshop(tmp_path):
+        pass
+
+
+def test_a_run_that_left_no_bundle_or_that_of_another_user_is_told(tmp_path: Path) -> None:
+    (found,) = training_image._looks_at(tmp_path)
+    assert "no bundle" in found
+    (found,) = training_image._looks_at(write_tiny_bundle(tmp_path / "bundle"))
+    assert f"belongs to {os.getuid()}, not 10001" in found

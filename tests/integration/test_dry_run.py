@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import pytest
-from small_runs import SMALL_TOML, sentences, write_tsv
 
 from lengnuan.training import __main__ as command
 from lengnuan.training.config import load_config
@@ -12,14 +11,6 @@ from lengnuan.training.trial import STEPS
 pytestmark = pytest.mark.integration
 
 SETTINGS = ["fit.epochs=12", "fit.patience=99", "fit.accumulate=2", "pretrain.epochs=3"]
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_tsv(folder / "train.tsv", sentences(300))
-    (folder / "small.toml").write_text(SMALL_TOML, encoding="utf-8")
-    return folder
 
 
 def arguments(root: Path, run: Path, *more: str) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, recall_score
-from small_runs import SMALL_TOML, sentences, small_config, write_tsv
+from small_runs import sentences, small_config, write_tsv
 
 from lengnuan.model.encoder import Classifier
 from lengnuan.training import __main__ as command
@@ -22,14 +22,6 @@ from lengnuan.training.losses import Objective
 from lengnuan.training.optimise import MAX_BAD_STEPS, Optimiser, learning_rate_at
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_tsv(folder / "train.tsv", sentences(300))
-    (folder / "small.toml").write_text(SMALL_TOML, encoding="utf-8")
-    return folder
 
 
 def fit_arguments(root: Path, run: Path, *settings: str) -> list[str]:

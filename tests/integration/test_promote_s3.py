@@ -2,13 +2,11 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from promotion_fixtures import lenient, write_rows, write_variant
-from s3_server import s3_server
+from promotion_fixtures import lenient, version
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.training import __main__ as command
@@ -18,29 +16,10 @@ from lengnuan.training.store import BundleStore
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch, s3_server(patch) as url:
-        yield url
-
-
 @pytest.fixture
 def root(server: str, request: pytest.FixtureRequest) -> str:
     """A store of the test's own."""
     return f"{server}/{request.node.name}"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("promote")
-    write_variant(root / "second", 好看=-3.0, 影=3.0)
-    write_variant(root / "third", 影=3.0)
-    write_rows(root / "rows.tsv")
-    return root
-
-
-def version(made: Path, name: str) -> str:
-    return Bundle.load(made / name).version
 
 
 def promote(made: Path, name: str, root: str) -> int:

@@ -1,11 +1,13 @@
 """The pod of deploy/'s retraining job from rows to the store, on a model of a few hundred weights."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from promotion_fixtures import lenient
 from retraining_job import arguments, final_codes, pod_of
+from s3_server import put, s3_server
 from small_runs import SMALL_TOML, sentences, write_tsv
 
 from lengnuan.model.bundle import Bundle
@@ -26,12 +28,12 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start_pod(cluster: Path, job: str) -> list[int]:
-    """The exit codes of its containers, one after the other, as long as they end well."""
+def start_pod(cluster: Path, job: str, data: str = "") -> list[int]:
+    """The exit codes of its containers, one after the other, as long as they end well; `data`: rows in S3."""
     pod = pod_of("cronjob.yaml")
     codes = []
     for container, options in ((pod["initContainers"][0], []), (pod["containers"][0], lenient())):
-        codes.append(command.main([*arguments(container, cluster, job), *options]))
+        codes.append(command.main([*arguments(container, cluster, job, data), *options]))
         if codes[-1]:
             break
     return codes
@@ -55,6 +57,16 @@ def test_the_next_job_begins_anew_and_what_is_no_better_is_held(cluster: Path) -
     assert decision["decision"] == "HOLD"
     champion = json.loads((cluster / "store" / "aliases" / "champion.json").read_text(encoding="utf-8"))
     assert champion["bundle"] == Bundle.load(cluster / "runs" / "weekly-1" / "bundle").version
+
+
+def test_a_pod_finds_its_rows_in_s3(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(monkeypatch) as url:
+        for name in ("train.tsv", "frozen.tsv"):
+            put(f"{url}/{name}", cluster / "data" / name)
+        shutil.rmtree(cluster / "data")
+        assert start_pod(cluster, "weekly-1", url) == [0, 0]
+    version = Bundle.load(cluster / "runs" / "weekly-1" / "bundle").version
+    assert load_bundle(Path(f"{cluster / 'store'}@champion")).version == version
 
 
 def test_refused_rows_end_the_pod_before_any_promotion(cluster: Path) -> None:

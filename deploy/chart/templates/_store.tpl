@@ -8,11 +8,9 @@
   value: /tmp
 {{- end }}
 {{- define "lengnuan.store.secret" -}}
-{{- if hasPrefix "s3://" .Values.store.at -}}
 envFrom:
   - secretRef:
       name: {{ .Values.store.secret }}
-{{- end }}
 {{- end }}
 {{- define "lengnuan.store.mount" -}}
 {{- if not (hasPrefix "s3://" .Values.store.at) -}}
