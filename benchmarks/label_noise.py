@@ -6,7 +6,9 @@
 FOLDER holds train, dev and test (.tsv, .csv or .jsonl, also .gz) with the columns label and text. A share of the labels
 of train and of dev is flipped; test stays as it is. Every step is that of the commands: `fit --folds`, `data suspect`,
 doccano's form, `data correct`. The person who checks the queue is the file as it was before. With --config the network
-of that config is used as well as the n-grams; --work keeps its runs, and goes on with them.
+of that config is asked as well as the n-grams, and then the mean of both; n-grams are what is trained again, so that
+queues can be compared. --work keeps the runs, and goes on with them. A `start_from` that has learnt
+the labels of these rows flatters: begin with a run on other labelled texts.
 """
 
 import argparse
@@ -29,8 +31,9 @@ from lengnuan.training.correct import correct_file
 from lengnuan.training.data import LabelSet, read_examples, read_labels, source_of
 from lengnuan.training.folds import Predictor, network_beliefs, ngram_beliefs, run_folds
 from lengnuan.training.job import Job
-from lengnuan.training.out_of_fold import read_out_of_fold
+from lengnuan.training.out_of_fold import read_mean
 from lengnuan.training.scores import wilson_interval
+from lengnuan.training.start import shaped
 from lengnuan.training.suspects import Suspect, rank, write_queue
 from lengnuan.training.tables import write_table
 
@@ -59,11 +62,14 @@ def main() -> None:
         work = arguments.work or Path(temporary)
         flipped = prepare(arguments.data, work, arguments.share, arguments.seed)
         plain = TrainConfig(name="n-grams", seed=arguments.seed, data=data_of(work, "noisy"))
-        print(measure("n-grams", plain, work, flipped, arguments.folds))
+        queues = {"n-grams": [ask("n-grams", plain, ngram_beliefs, work, arguments.folds)]}
         if arguments.config:
-            config = load_config(arguments.config, arguments.set)
+            config = shaped(load_config(arguments.config, arguments.set))
             config = config.model_copy(update={"data": data_of(work, "noisy")})
-            print(measure("network", config, work, flipped, arguments.folds))
+            queues["network"] = [ask("network", config, network_beliefs, work, arguments.folds)]
+            queues["mean of both"] = queues["n-grams"] + queues["network"]
+        for name, asked in queues.items():
+            print(measure(name, asked, plain, work, flipped))
 
 
 def data_of(work: Path, train: str) -> DataConfig:
@@ -115,31 +121,40 @@ def flip(rows: Labelled, share: float, seed: int) -> tuple[Labelled, dict[str, s
     return noisy, {rows[number][0]: rows[number][1] for number in sorted(chosen)}
 
 
-def measure(name: str, config: TrainConfig, work: Path, flipped: dict[str, str], folds: int) -> str:
-    """Everything for one kind of model, as lines of text."""
-    acknowledged = {"acknowledged": ("leaked", "conflicting", "duplicate", "shortcut", "label_shift")}
-    config = config.model_copy(update={"gate": config.gate.model_copy(update=acknowledged)})
-    predictor: Predictor = ngram_beliefs if name == "n-grams" else network_beliefs
-    job = Job(config, work / name / "noisy")
+def ask(name: str, config: TrainConfig, predictor: Predictor, work: Path, folds: int) -> Path:
+    """The out-of-fold file of the noisy rows."""
+    job = job_of(config, work / name / "noisy")
     figures = run_folds(job, folds, predictor, "folds")
-    ranked = rank(read_out_of_fold(job.folder / "folds" / "out-of-fold.jsonl"))
-    asked = {one.text for one in ranked} & flipped.keys()
     agreed = 100 * figures["out_of_fold"]["accuracy"]
-    lines = [f"{name}: {len(ranked):,} texts, out of fold {agreed:.1f} % of their labels are agreed with"]
+    print(f"{name}: out of fold {agreed:.1f} % of the labels are agreed with")
+    return job.folder / "folds" / "out-of-fold.jsonl"
+
+
+def job_of(config: TrainConfig, run: Path) -> Job:
+    """A run that goes on whatever the gate says."""
+    limits = {"acknowledged": ("leaked", "conflicting", "duplicate", "shortcut", "label_shift")}
+    return Job(config.model_copy(update={"gate": config.gate.model_copy(update=limits)}), run)
+
+
+def measure(name: str, asked: Sequence[Path], plain: TrainConfig, work: Path, flipped: dict[str, str]) -> str:
+    """The queue by the mean of these out-of-fold files, and what correcting it is worth to n-grams, as text."""
+    ranked = rank(read_mean(asked))
+    known = {one.text for one in ranked} & flipped.keys()
+    lines = [f"{name}: {len(ranked):,} texts"]
     found = {}
     for share in SHOWN:
         first = ranked[: round(share * len(ranked))]
         hits = sum(one.text in flipped for one in first)
-        found[share] = hits / len(asked)
+        found[share] = hits / len(known)
         lines.append(
-            f"  first {100 * share:3.0f} % of the queue: {100 * hits / len(asked):5.1f} % of the flipped labels, "
+            f"  first {100 * share:3.0f} % of the queue: {100 * hits / len(known):5.1f} % of the flipped labels, "
             f"{100 * hits / len(first):5.1f} % of these texts"
         )
     issues = sum(one.issue for one in ranked)
     lines.append(f"  labels that seem wrong: {issues:,} ({100 * issues / len(ranked):.1f} %)")
     correct(ranked[: round(CHECKED * len(ranked))], work, name, flipped)
     for title, train in (("flipped", "noisy"), ("corrected", f"corrected-{name}"), ("as published", "clean")):
-        right, rows = tested(config.model_copy(update={"data": data_of(work, train)}), work / name / train, predictor)
+        right, rows = tested(plain.model_copy(update={"data": data_of(work, train)}), work / "n-grams" / train)
         low, high = wilson_interval(right, rows)
         lines.append(f"  test, labels {title:13} {100 * right / rows:6.2f} ({100 * low:.2f}-{100 * high:.2f})")
     goal = Goal(f"{name}: share of the flipped labels in the first tenth", AIM, AIM, found[CHECKED])
@@ -162,11 +177,11 @@ def correct(queue: Sequence[Suspect], work: Path, name: str, flipped: dict[str, 
     print(correct_file(work / "noisy.jsonl", reviewed, work / f"corrected-{name}.jsonl", data, labels))
 
 
-def tested(config: TrainConfig, run: Path, predictor: Predictor) -> tuple[int, int]:
-    """(right answers, rows) on test of a model trained on all of that data."""
-    job = Job(config, run)
+def tested(config: TrainConfig, run: Path) -> tuple[int, int]:
+    """(right answers, rows) on test of n-grams fitted to all of that data."""
+    job = job_of(config, run)
     test = job.corpus.test["test"]
-    beliefs, _ = predictor(job, "whole", job.corpus, [row.text for row in test])
+    beliefs, _ = ngram_beliefs(job, "whole", job.corpus, [row.text for row in test])
     return int((beliefs.argmax(axis=1) == [row.label for row in test]).sum()), len(test)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lengnuan.training.errors import UsageError
-from lengnuan.training.out_of_fold import OutOfFold, Place, read_out_of_fold, write_out_of_fold
+from lengnuan.training.out_of_fold import OutOfFold, Place, read_mean, read_out_of_fold, write_out_of_fold
 
 LINE = {"source": "a", "line": 2, "text": "好", "label": "是", "fold": 1, "probabilities": {"否": 0.25, "是": 0.75}}
 
@@ -57,3 +57,41 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str) -> None
     (tmp_path / "f.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(UsageError, match="fit --folds"):
         read_out_of_fold(tmp_path / "f.jsonl")
+
+
+# Several files
+
+
+def test_the_mean_goes_by_row_and_label_whatever_their_order(tmp_path: Path) -> None:
+    other = LINE | {"line": 3, "text": "坏", "label": "否", "fold": 2, "probabilities": {"否": 0.9, "是": 0.1}}
+    one = write(tmp_path / "1.jsonl", LINE, other)
+    two = write(
+        tmp_path / "2.jsonl",
+        other | {"probabilities": {"是": 0.3, "否": 0.7}},
+        LINE | {"probabilities": {"是": 0.25, "否": 0.75}},
+    )
+    found = read_mean([one, two])
+    assert found.names == ("否", "是")
+    assert found.folds.tolist() == [1, 2]
+    assert found.texts == ["好", "坏"]
+    np.testing.assert_allclose(found.probabilities, [[0.5, 0.5], [0.8, 0.2]])
+
+
+def test_of_one_file_the_mean_is_that_file(tmp_path: Path) -> None:
+    found = read_mean([write(tmp_path / "1.jsonl", LINE)])
+    assert found.probabilities.tolist() == [[0.25, 0.75]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"line": 3}, "not of the same rows"),
+        ({"text": "很好"}, "not of the same rows"),
+        ({"label": "否"}, "not of the same rows"),
+        ({"probabilities": {"不": 0.5, "是": 0.5}}, "the labels"),
+    ],
+)
+def test_files_of_other_rows_or_labels_have_no_mean(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    one, two = write(tmp_path / "1.jsonl", LINE), write(tmp_path / "2.jsonl", LINE | change)
+    with pytest.raises(UsageError, match=rf"2\.jsonl .*{message}"):
+        read_mean([one, two])

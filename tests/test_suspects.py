@@ -149,6 +149,19 @@ def test_the_queue_is_as_long_as_asked_for_or_as_many_labels_as_seem_wrong(
     assert f"the {rows} most doubtful of 40 texts; the labels of 3 (7.5%) seem wrong" in capsys.readouterr().out
 
 
+def test_several_files_are_asked_together(file: Path, tmp_path: Path) -> None:
+    texts, labels = [f"第{number}条" for number in range(40)], [number % 2 for number in range(40)]
+    surer_of_one = [0.01 if number == 20 else 0.95 for number in range(40)]
+    write_out_of_fold(beliefs(texts, labels, surer_of_one), tmp_path / "other.jsonl")
+    output = tmp_path / "queue.jsonl"
+    assert (
+        run(["data", "suspect", str(file), str(tmp_path / "other.jsonl"), "--output", str(output), "--texts", "3"]) == 0
+    )
+    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows] == ["第20条", "第4条", "第9条"]
+    assert rows[0]["quality"] == pytest.approx(0.02, abs=1e-4)  # the mean of 0.03 and 0.01
+
+
 def test_an_empty_queue_is_not_written(file: Path) -> None:
     assert run(["data", "suspect", str(file), "--output", str(file.with_name("q.csv")), "--texts", "0"]) == 2
     assert not file.with_name("q.csv").exists()

@@ -5,7 +5,7 @@ One JSON object a line and row: source, line (1-based in its file), text, label,
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,31 @@ def read_out_of_fold(path: Path) -> OutOfFold:
         np.array([fold for *_, fold, _ in parsed], dtype=np.int64),
         np.array([beliefs for *_, beliefs in parsed], dtype=np.float64),
     )
+
+
+def read_mean(paths: Sequence[Path]) -> OutOfFold:
+    """The mean of what several kinds of models believe about the same rows; the folds are those of the first file.
+
+    Raises:
+        UsageError: a file can't be read, or its labels or rows are not those of the first.
+    """
+    first, *others = map(read_out_of_fold, paths)
+    total = first.probabilities.copy()
+    for path, other in zip(paths[1:], others, strict=True):
+        if set(other.names) != set(first.names):
+            raise UsageError(f"{path} has the labels {list(other.names)}, {paths[0]} has {list(first.names)}")
+        at = {row: number for number, row in enumerate(_rows(other))}
+        if at.keys() != set(_rows(first)):
+            raise UsageError(f"{path} is not of the same rows as {paths[0]}: give files of the same train files")
+        columns = [other.names.index(name) for name in first.names]
+        total += other.probabilities[[at[row] for row in _rows(first)]][:, columns]
+    return replace(first, probabilities=total / len(paths))
+
+
+def _rows(found: OutOfFold) -> list[tuple[Place, str, str]]:
+    """Place, text and label of each."""
+    labels = [found.names[label] for label in found.labels]
+    return list(zip(found.places, found.texts, labels, strict=True))
 
 
 def _parsed(

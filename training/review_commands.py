@@ -13,7 +13,8 @@ from lengnuan.training.inputs import data_file
 
 def add_suspect(parser: argparse.ArgumentParser) -> None:
     """The options of `data suspect`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="out-of-fold.jsonl, from `fit --folds`")
+    several = "out-of-fold.jsonl, from `fit --folds`; of several, for the same rows, the mean counts"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=several)
     parser.add_argument("--output", type=Path, required=True, help="the queue; a table's ending decides: .csv, .jsonl")
     parser.add_argument("--to", dest="target_format", choices=("table", *TOOLS), default="table")
     size = parser.add_mutually_exclusive_group()
@@ -26,10 +27,10 @@ def add_suspect(parser: argparse.ArgumentParser) -> None:
 
 def _suspect(arguments: argparse.Namespace) -> None:
     from lengnuan.training.convert import Fields
-    from lengnuan.training.out_of_fold import read_out_of_fold
+    from lengnuan.training.out_of_fold import read_mean
     from lengnuan.training.suspects import rank, write_queue
 
-    ranked = rank(read_out_of_fold(arguments.file))
+    ranked = rank(read_mean(arguments.files))
     issues = sum(one.issue for one in ranked)
     count = issues
     if arguments.share is not None:
