@@ -1,4 +1,4 @@
-"""What `scaling.py` found: tables, a picture of four panels, and the goals."""
+"""What `scaling.py` found: tables, a picture of a panel each, and the goals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from pathlib import Path
 
 from goals import Goal, lines
 
-CORES, LENGTHS, CLIENTS, LISTS = PANELS = ("cores", "characters a text", "clients", "texts a request")
+CORES, LENGTHS, CLIENTS, LISTS, DEPTHS = PANELS = (
+    *("cores", "characters a text", "clients", "texts a request"),
+    "texts that wait",
+)
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Point:
         panel: what grows; one of `PANELS`.
         place: how far.
         size: texts a request.
-        figures: medians of requests_s, p50_ms, p99_ms, errors.
+        figures: medians of requests_s, p50_ms, p99_ms, errors; over `DEPTHS` also of loop_us, the microseconds of the
+            event loop for a text.
     """
 
     panel: str
@@ -58,6 +62,7 @@ def goals(points: Sequence[Point], figures: Mapping[str, float]) -> list[Goal]:
         Goal(f"{cores[-1].place} cores: texts/s over those of one", 1.5, 1.2, cores[-1].texts_s / cores[0].texts_s),
         Goal("clients: lowest throughput over the highest with fewer", 0.9, 0.8, drop(panel_of(points, CLIENTS))),
         Goal("texts a request: the same", 0.9, 0.8, drop(panel_of(points, LISTS))),
+        Goal("texts that wait: the same", 0.9, 0.8, drop(panel_of(points, DEPTHS))),
     ]
 
 
@@ -65,11 +70,13 @@ def tables(points: Sequence[Point], figures: Mapping[str, float], wanted: Sequen
     """Everything, as lines for a terminal."""
     for panel in PANELS:
         yield ""
-        yield f"{panel:>18}{'requests/s':>12}{'texts/s':>9}{'ms a text':>11}{'p50 ms':>9}{'p99 ms':>9}{'errors':>8}"
+        head = f"{panel:>18}{'requests/s':>12}{'texts/s':>9}{'ms a text':>11}{'p50 ms':>9}{'p99 ms':>9}{'errors':>8}"
+        yield head + (f"{'loop us':>9}" if panel == DEPTHS else "")
         for point in panel_of(points, panel):
             row = point.figures
             speeds = f"{row['requests_s']:12.1f}{point.texts_s:9.0f}{1e3 / point.texts_s:11.2f}"
-            yield f"{point.place:18d}{speeds}{row['p50_ms']:9.1f}{row['p99_ms']:9.1f}{row['errors']:8.0f}"
+            loop = f"{row['loop_us']:9.0f}" if panel == DEPTHS else ""
+            yield f"{point.place:18d}{speeds}{row['p50_ms']:9.1f}{row['p99_ms']:9.1f}{row['errors']:8.0f}{loop}"
     yield ""
     for name, figure in figures.items():
         yield f"{name:30}{figure:10.1f}"
@@ -84,12 +91,16 @@ def plot(points: Sequence[Point], path: Path) -> None:
 
     # A fixed salt and no date: the same figures give the same file.
     with mpl.rc_context({"svg.hashsalt": "lengnuan", "svg.fonttype": "none"}):
-        figure = Figure((9.0, 6.2), layout="constrained")
-        for axes, panel in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        figure = Figure((9.0, 9.3), layout="constrained")
+        panels = figure.subplots(3, 2).flat
+        for axes in panels[len(PANELS) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(panels, PANELS, strict=False):
             part = panel_of(points, panel)
             places = [point.place for point in part]
             axes.plot(places, [point.texts_s for point in part], marker="o", color="#1f6f8b")
-            axes.set_xscale("log", base=2)
+            # Logarithmic, but for a zero, which stands one step before the smallest.
+            axes.set_xscale("symlog", base=2, linthresh=min(place for place in places if place))
             axes.set_xticks(places, [f"{place:,}" for place in places])
             axes.minorticks_off()
             axes.set_ylim(bottom=0)

@@ -116,6 +116,69 @@ async def put(port: int, load: Load, next_request: NextRequest) -> Outcome:
     return outcome
 
 
+async def hold(port: int, load: Load, next_request: NextRequest, spent_s: Callable[[], float]) -> tuple[Outcome, float]:
+    """Run a load whose clients all go on to its end, so that as much waits at the server all the time.
+
+    What is answered counts, whenever it was sent, for `load.seconds` from when every client has had an answer: until
+    then the queue fills, and who comes early waits less. So there is no other time to warm up.
+
+    Args:
+        port: of the server.
+        load: what to do.
+        next_request: makes the next request of so many texts.
+        spent_s: seconds that something has taken up to now.
+
+    Returns:
+        What came of it, without the answers; and the seconds that `spent_s` grew by for one of them.
+
+    Raises:
+        ExceptionGroup: a connection was lost.
+    """
+    loop = asyncio.get_running_loop()
+    answers: list[_Answered] = []
+    firsts: list[asyncio.Future[None]] = [loop.create_future() for _ in range(load.clients)]
+    async with asyncio.TaskGroup() as clients:
+        staying = [clients.create_task(_stay(port, load.size, next_request, answers, first)) for first in firsts]
+        await asyncio.gather(*firsts)
+        begin, spent_before, answered_before = time.perf_counter(), spent_s(), len(answers)
+        await asyncio.sleep(load.seconds)
+        spent, counted = spent_s() - spent_before, answers[answered_before:]
+        for client in staying:
+            client.cancel()
+    good = [answer for answer in counted if answer.status == 200]
+    outcome = Outcome(latencies_s=[answer.at - answer.sent for answer in good], errors=len(counted) - len(good))
+    if good:  # up to the last answer, since they come in batches
+        outcome.requests_s = len(good) / (good[-1].at - begin)
+    return outcome, spent / max(1, len(counted))
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """A request: when it was sent, when answered, and with which status."""
+
+    sent: float
+    at: float
+    status: int
+
+
+async def _stay(
+    port: int, size: int, next_request: NextRequest, answers: list[_Answered], first: "asyncio.Future[None]"
+) -> None:
+    """Send until cancelled; `first` is done with the first answer."""
+    _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+    try:
+        while True:
+            _, request = next_request(size)
+            sent = time.perf_counter()
+            async with asyncio.timeout(PATIENCE_S):  # wait_for would now and then forget that it was cancelled
+                status, _ = await connection.ask(request)
+            answers.append(_Answered(sent, time.perf_counter(), status))
+            if not first.done():
+                first.set_result(None)
+    finally:
+        connection.close()
+
+
 async def _client(port: int, load: Load, next_request: NextRequest, outcome: Outcome, begin: float) -> None:
     """Send until the time is up, and at least one request that counts."""
     connection: _Connection | None = None

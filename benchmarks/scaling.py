@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import uvloop
-from growth import CLIENTS, CORES, LENGTHS, LISTS, Point, goals, plot, tables
-from load import Load, NextRequest, put
+from growth import CLIENTS, CORES, DEPTHS, LENGTHS, LISTS, Point, goals, plot, tables
+from load import Load, NextRequest, Outcome, hold, put
 from machine import describe, has_bfloat16
 from sentences import joined_sentences, sentences, taker
 from servers import Running, Server, running
@@ -31,6 +31,9 @@ from lengnuan.model.opening import open_engine
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 WARM_S = 0.5
 ENGINE_TEXTS = 256  # in a run of the engine alone
+HELD_LIST = 16  # texts a request of those that hold a queue
+# The engine has a full batch of about 40 sentences and another is handed over ahead: what is sent beyond them waits.
+RUNNING_TEXTS = 2 * 40
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ def cases(cores: int) -> list[Case]:
         *(Case(LENGTHS, n, clients=16, characters=n) for n in (10, 40, 160, 640, 2000)),
         *(Case(CLIENTS, n, clients=n) for n in (1, 4, 16, 64, 256, 1000)),
         *(Case(LISTS, n, clients=1, size=n) for n in (1, 8, 32, 256, 1024)),
+        *(Case(DEPTHS, n, (n + RUNNING_TEXTS) // HELD_LIST, HELD_LIST) for n in (0, 16, 64, 256, 1024, 4096)),
     ]
     return sorted(found, key=lambda case: case.cores)
 
@@ -134,7 +138,9 @@ def _measure(
 
 
 def _service(threads: int) -> Server:
-    options = ("--log-level", "warning", "--threads", str(threads), "--request-timeout-s", "60")
+    """Patient, and with room for the longest queue."""
+    patient = ("--request-timeout-s", "60", "--queue-wait-s", "60", "--queue-items", "8192")
+    options = ("--log-level", "warning", "--threads", str(threads), *patient)
     command = ("-m", "lengnuan.service", "--port", "{port}", "--bundle", "{bundle}", *options)
     return Server("scaling", "", command, "", (), route="/v1/classify")
 
@@ -180,7 +186,14 @@ def texts_of(characters: int) -> Iterator[str]:
 
 
 def _put(server: Running, case: Case, seconds: float) -> dict[str, float]:
-    outcome = uvloop.run(put(server.port, Load(case.clients, case.size, WARM_S, seconds), _requests(server, case)))
+    load, requests = Load(case.clients, case.size, WARM_S, seconds), _requests(server, case)
+    if case.panel == DEPTHS:
+        outcome, loop_s = uvloop.run(hold(server.port, load, requests, server.event_loop_s))
+        return _figures(outcome) | {"loop_us": 1e6 * loop_s / case.size}
+    return _figures(uvloop.run(put(server.port, load, requests)))
+
+
+def _figures(outcome: Outcome) -> dict[str, float]:
     return {
         "requests_s": outcome.requests_s,
         "p50_ms": outcome.quantile_ms(0.5),

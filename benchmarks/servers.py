@@ -120,6 +120,11 @@ class Running:
         """Let them go on."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
+    def event_loop_s(self) -> float:
+        """Processor time of the main thread up to now, in which a service of ours has its event loop."""
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
+
     def resident_mb(self) -> float:
         """Memory of all its processes, in MB; a page that several share counts once."""
         return sum(map(_proportional_kb, _session(self._process.pid))) / 1024

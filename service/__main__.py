@@ -77,6 +77,7 @@ def serve(settings: Settings, engine: Engine | None = None) -> None:
     config = uvicorn.Config(
         app,
         log_config=None,
+        proxy_headers=False,  # nobody here asks where a request came from
         access_log=False,
         server_header=False,
         lifespan="on",

@@ -10,7 +10,7 @@ import time
 import traceback
 import uuid
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lengnuan.service.errors import ClientClosed, InternalError, NotReady, ServiceError, error_response
@@ -23,6 +23,9 @@ REQUEST_ID = "X-Request-Id"
 LONGEST_REQUEST_ID = 64
 UNMATCHED = "unmatched"
 
+# As ASGI has them.
+_RAW_ID = REQUEST_ID.lower().encode()
+_NO_SNIFFING, _CLOSE = (b"x-content-type-options", b"nosniff"), (b"connection", b"close")
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
 QUIET_ROUTES = frozenset({"/livez", "/readyz", "/startupz", "/metrics"})
 
@@ -63,11 +66,8 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers[REQUEST_ID] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"
-                if self._lifecycle.draining:
-                    headers["Connection"] = "close"
+                headers = [*message.get("headers", ()), (_RAW_ID, request_id.encode()), _NO_SNIFFING]
+                message["headers"] = [*headers, _CLOSE] if self._lifecycle.draining else headers
             await send(message)
 
         async def refuse(error: ServiceError) -> None:

@@ -104,6 +104,7 @@ def _open_tracing(endpoint: str) -> "TracerProvider":
 def _surround(app: FastAPI, settings: Settings, tracing: "TracerProvider | None") -> None:
     """Put on what every request passes, from the inside out. All of it is pure ASGI: see `Access`."""
     metrics: Metrics = app.state.metrics
+    app.add_middleware(routes.Classify, refuse=_reply)
     app.add_middleware(LeaveAtTheEnd)
     if settings.keys_file is not None:
         writers = {"/v2": oip.error_response, "/predict": tei.error_response, "/info": tei.error_response}

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lengnuan.model.engine import Engine, Logits
@@ -217,18 +217,24 @@ class Batcher:
         overdue = since is not None and now - max(since, self._bulk_began) >= self._limits.bulk_wait_s
         return ("bulk", "interactive") if overdue else ("interactive", "bulk")
 
-    def _not_running(self, priority: Priority) -> list[Pending]:
+    def _not_running(self, priority: Priority) -> Iterator[Pending]:
         """What waits, oldest first, without the rows whose answer is already on its way."""
         running = {item.key for item in self._running()}
-        return [item for item in self.waiting.rows(priority) if item.key not in running]
+        return (item for item in self.waiting.rows(priority) if item.key not in running)
 
     def _full(self, priority: Priority, limits: Limits) -> bool:
         """Whether what waits would fill a batch."""
         rows, tokens = limits.max_rows, limits.max_tokens
         if self.waiting.items(priority) < rows and self.waiting.tokens(priority) < tokens:
             return False
-        lengths = {item.key: len(item.ids) for item in self._not_running(priority)}
-        return len(lengths) >= rows or sum(lengths.values()) >= tokens
+        seen: set[bytes] = set()
+        for item in self._not_running(priority):
+            if item.key not in seen:
+                seen.add(item.key)
+                tokens -= len(item.ids)
+                if len(seen) >= rows or tokens <= 0:
+                    return True
+        return False
 
     def _hand_over(self, batch: Batch, priority: Priority, since: float | None) -> None:
         """Take a batch out of the queue and give it to the engine."""
@@ -268,7 +274,7 @@ class Batcher:
     def _settle(self, answers: dict[Pending, Logits | ServiceError], ran: Ran) -> None:
         """Answer the rows that were run, and all that wait with the same ids, also if they came meanwhile."""
         by_key = {item.key: answer for item, answer in answers.items()}
-        equal = [item for item in self.waiting if item.key in by_key]
+        equal = [item for key in by_key for item in self.waiting.equal(key)]
         self._metrics.shared_answers.inc(len(equal))
         for item in [*answers, *equal]:
             self.waiting.remove(item)

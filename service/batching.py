@@ -1,7 +1,6 @@
 """What waits, and which of it runs next: the data of the queue and `take_batch`, a pure function over it."""
 
 import asyncio
-import itertools
 import math
 from array import array
 from collections.abc import Iterable, Sequence
@@ -103,20 +102,17 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
     The oldest always goes, so nothing starves; rows of similar length, oldest first among equals, fill up the batch:
     those of its width as many as fit, others only as long as there is too little for the engine to do.
     Of rows with the same ids one goes, for all of them. Rows whose caller is gone or whose deadline has passed are
-    dropped. Takes nothing out of `pending`.
+    dropped, when they come up. Takes nothing out of `pending`.
 
     Args:
         pending: oldest first; no row is longer than `limits.max_tokens`.
         limits: what a batch may hold.
         now: `time.monotonic()`.
     """
-    live: list[Pending] = []
-    dropped: list[Pending] = []
-    for item in pending:
-        (dropped if item.future.done() or item.deadline <= now else live).append(item)
+    live, dropped = _in_sight(pending, limits, now)
     if not live:
         return Batch([], dropped, "idle")
-    oldest, *others = _within(live, limits)
+    oldest, *others = live
     rows, longest, real = [oldest], len(oldest.ids), len(oldest.ids)
     keys = {oldest.key}
     reason: CloseReason = "idle"
@@ -140,10 +136,23 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
     return Batch(rows, dropped, reason)
 
 
-def _within(rows: Sequence[Pending], limits: Limits) -> Sequence[Pending]:
-    """As many of them, from the first on, as would fill `LOOK_AHEAD_BATCHES`."""
-    tokens = itertools.accumulate(len(row.ids) for row in rows[: LOOK_AHEAD_BATCHES * limits.max_rows])
-    return rows[: 1 + sum(1 for _ in itertools.takewhile(lambda n: n < LOOK_AHEAD_BATCHES * limits.max_tokens, tokens))]
+def _in_sight(pending: Iterable[Pending], limits: Limits, now: float) -> tuple[list[Pending], list[Pending]]:
+    """The oldest live rows, as many as would fill `LOOK_AHEAD_BATCHES`, and the dead ones before and among them.
+
+    The rest is not looked at: what a batch costs must not grow with what waits.
+    """
+    live: list[Pending] = []
+    dropped: list[Pending] = []
+    tokens = 0
+    for item in pending:
+        if item.future.done() or item.deadline <= now:
+            dropped.append(item)
+            continue
+        live.append(item)
+        tokens += len(item.ids)
+        if len(live) >= LOOK_AHEAD_BATCHES * limits.max_rows or tokens >= LOOK_AHEAD_BATCHES * limits.max_tokens:
+            break
+    return live, dropped
 
 
 def _distance(one: Pending, other: Pending) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 
 from lengnuan.service.errors import BodyTooLarge, ClientClosed, DeadlineExceeded, UnsupportedMediaType
 
@@ -37,8 +36,6 @@ async def read_body(
             return await _read_at_most(request, max_bytes)
     except TimeoutError:
         raise DeadlineExceeded("read") from None
-    except ClientDisconnect:
-        raise ClientClosed("the client closed the connection") from None
 
 
 def check_kind(request: Request, kinds: Sequence[str]) -> None:
@@ -51,11 +48,15 @@ def check_kind(request: Request, kinds: Sequence[str]) -> None:
 
 
 async def _read_at_most(request: Request, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
+    body, more = bytearray(), True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientClosed("the client closed the connection")
+        body += message.get("body", b"")
         if len(body) > max_bytes:
             raise _too_large(max_bytes, len(body))
+        more = message.get("more_body", False)
     return bytes(body)
 
 

@@ -16,6 +16,7 @@ LogFormat = Literal["auto", "text", "json"]
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 PLAIN = "%(asctime)s %(levelname)-8s %(message)s%(fields_text)s"
 
 
@@ -27,6 +28,9 @@ def configure_logging(level: str, stream: TextIO, log_format: LogFormat = "auto"
         stream: where to.
         log_format: `text` for a person, `json` for one object a line; `auto` is text on a terminal, else JSON.
     """
+    # Lines tell neither the place in the code nor thread and process, so records need not find them out.
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream)
     if log_format == "text" or (log_format == "auto" and stream.isatty()):
         handler.addFilter(_add_fields_text)
@@ -89,5 +93,5 @@ def _add_json(record: logging.LogRecord) -> bool:
         line["traceback"] = _places(record.exc_info[1])
         # The formatter would append it a second time, over several lines.
         record.exc_info = record.exc_text = None
-    record.json = json.dumps(line, ensure_ascii=False, default=str)
+    record.json = _ENCODER.encode(line)
     return True

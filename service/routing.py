@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from lengnuan.service import errors
 from lengnuan.service.batching import PRIORITIES, Priority
@@ -47,10 +48,11 @@ def lifecycle_of(request: Request) -> Lifecycle:
     return lifecycle
 
 
-def json_reply(reply: BaseModel, headers: dict[str, str] | None = None) -> Response:
+def json_reply(reply: BaseModel | dict[str, Any], headers: dict[str, str] | None = None) -> Response:
     """A reply as JSON. Fields without a value that was never set are left out."""
     # Unset, not None: an error's empty fields are written, an answer's unasked extras are not.
-    return Response(reply.model_dump_json(exclude_unset=True), headers=headers, media_type=JSON)
+    content = to_json(reply) if isinstance(reply, dict) else reply.model_dump_json(exclude_unset=True)
+    return Response(content, headers=headers, media_type=JSON)
 
 
 def served_model(request: Request, name: str | None = None) -> ServedModel:

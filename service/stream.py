@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
 from lengnuan.service import errors
 from lengnuan.service.answers import Answer
 from lengnuan.service.batching import Priority
 from lengnuan.service.connection import check_kind, until_gone
-from lengnuan.service.errors import ClientClosed, DeadlineExceeded, ErrorReply, Overloaded, ServiceError, TooManyTexts
+from lengnuan.service.errors import ClientClosed, DeadlineExceeded, Overloaded, ServiceError, TooManyTexts
 from lengnuan.service.keys import Key
-from lengnuan.service.replies import classification
+from lengnuan.service.replies import Fields, classification, error_fields, item_error
 from lengnuan.service.routing import (
     PRIORITY_HEADER,
     body_of,
@@ -189,7 +189,7 @@ async def _answers(request: Request, parts: AsyncIterator[Part], job: Job) -> As
                 request.state.items += len(part[1])
                 running.append(asyncio.create_task(_answer_part(*part, job)))
             else:
-                end = _line(ErrorReply(error=part.detail(job.request_id))) if part else b""
+                end = _line({"error": error_fields(part, job.request_id)}) if part else b""
         if end:
             yield end
     except ClientClosed:
@@ -214,7 +214,7 @@ async def _answer_part(first: int, lines: Block, job: Job) -> bytes:
         else:
             item.index = index
             item.param = "input" if item.param else None
-            reply += _line(ItemError(index=index, error=item.detail(job.request_id)))
+            reply += _line(item_error(index, item, job.request_id))
     return bytes(reply)
 
 
@@ -250,5 +250,5 @@ async def _classify(texts: Sequence[str], job: Job) -> list[Answer | ServiceErro
     return []
 
 
-def _line(item: BaseModel) -> bytes:
-    return item.model_dump_json(exclude_unset=True).encode() + b"\n"
+def _line(item: Fields) -> bytes:
+    return to_json(item) + b"\n"

@@ -1,7 +1,7 @@
 """The rows that wait, by priority, oldest first; and whether there is room for more."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lengnuan.service.batching import PRIORITIES, Limits, Pending, Priority
@@ -27,6 +27,7 @@ class Waiting:
         self._limits = limits
         # Dicts, for their order and for removal from the middle.
         self._rows: dict[Priority, dict[Pending, None]] = {priority: {} for priority in PRIORITIES}
+        self._equal: dict[bytes, dict[Pending, None]] = {}  # by their ids
         self._tokens: dict[Priority, int] = dict.fromkeys(PRIORITIES, 0)
 
     def __len__(self) -> int:
@@ -39,6 +40,10 @@ class Waiting:
     def rows(self, priority: Priority) -> Iterable[Pending]:
         """Those of one priority, oldest first."""
         return self._rows[priority]
+
+    def equal(self, key: bytes) -> Sequence[Pending]:
+        """Those with these ids, of any priority."""
+        return tuple(self._equal.get(key, ()))
 
     def items(self, priority: Priority) -> int:
         """How many of one priority wait."""
@@ -85,6 +90,7 @@ class Waiting:
         """Put rows behind those of their priority."""
         for row in rows:
             self._rows[row.priority][row] = None
+            self._equal.setdefault(row.key, {})[row] = None
             self._tokens[row.priority] += len(row.ids)
 
     def remove(self, row: Pending) -> None:
@@ -92,4 +98,8 @@ class Waiting:
         rows = self._rows[row.priority]
         if row in rows:
             del rows[row]
+            same = self._equal[row.key]
+            del same[row]
+            if not same:
+                del self._equal[row.key]
             self._tokens[row.priority] -= len(row.ids)

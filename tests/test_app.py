@@ -38,6 +38,15 @@ async def test_reply_is_what_the_schema_says(tmp_path: Path) -> None:
 
 
 @async_test
+async def test_reply_is_written_as_the_schema_would_write_it(tmp_path: Path) -> None:
+    extras = {"return_logits": True, "top_k": 2, "on_long": "window", "partial": True}
+    async with serving(tmp_path) as (client, _):
+        for body in ({"input": "好"}, {"input": ["好", "", LONG], **extras}):
+            reply = await client.post(URL, json=body)
+            assert ClassifyReply.model_validate_json(reply.content).model_dump_json(exclude_unset=True) == reply.text
+
+
+@async_test
 async def test_a_list_of_two_is_two_texts_not_a_pair(tmp_path: Path) -> None:
     async with serving(tmp_path) as (client, _):
         reply = await client.post(URL, json={"input": ["好", "差"]})

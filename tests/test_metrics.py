@@ -93,7 +93,7 @@ async def test_answers_batches_and_model_are_measured(tmp_path: Path) -> None:
         for priority in ("interactive", "bulk"):
             assert value(registry, "queue_limit_items", priority=priority) == 4096
             assert value(registry, "queue_limit_seconds", priority=priority) == 5
-        assert value(registry, "batch_limit_tokens") == 2048
+        assert value(registry, "batch_limit_tokens") == 1024
         for stage in ("tokenize", "queue", "infer", "postprocess"):
             assert value(registry, "stage_duration_seconds_count", stage=stage) > 0
         page = (await client.get("/metrics")).text
