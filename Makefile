@@ -55,6 +55,7 @@ teachers: $(ALL)
 	$(TRAIN) pretrain --config training/configs/plain.toml --data $(DATA) --output runs/plain
 	$(TRAIN) fit --config training/configs/plain.toml --data $(DATA) --output runs/plain
 	$(TRAIN) fit --config training/configs/teacher.toml --data $(DATA) --output runs/teacher
+	$(TRAIN) fit --config training/configs/student.toml --data $(DATA) --output runs/student
 
 # The first release's embedded bundle, out of the history, with the sub-words that these texts use at least 80 times.
 runs/small: | $(ALL)
@@ -67,6 +68,7 @@ default-bundle: teachers
 tiny-bundle: runs/small
 default-bundle tiny-bundle: %-bundle: $(ALL)
 	@test -n "$(DATA)" || { echo "give DATA=folder: see docs/default-bundle.md" >&2; exit 2; }
+	$(TRAIN) fit --seeds 3 --config training/configs/$*-seeds.toml --data $(DATA) --output runs/$*-seeds
 	$(TRAIN) run --config training/configs/$*.toml --data $(DATA) --output runs/$*
 	rm -rf model/bundles/$* && cp -r runs/$*/bundle model/bundles/$*
 
