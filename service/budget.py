@@ -6,8 +6,8 @@ from lengnuan.service.batching import Limits, Priority
 
 # How long a batch counts in the running pace: after so many seconds of work a third of its weight is left.
 PACE_S = 5.0
-# Beyond what the pace says, for refusals: a flood that is refused takes as much as a tenth of the engine's time.
-CAUTION = 1.1
+# Beyond what the pace says, for refusals: a flood that is refused takes up to a fifth of the engine's time.
+CAUTION = 1.2
 # After running out of memory: how long with less, before as much again is tried.
 EASED_S = 60.0
 # Without an interactive row for so long, bulk may run in batches as large as any.
