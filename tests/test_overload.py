@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from collector import closed_endpoint
 from fastapi import FastAPI
@@ -15,19 +18,26 @@ from starlette.types import Message
 URL = "/v1/classify"
 
 
-@async_test
-async def test_a_full_queue_is_429_and_readiness_does_not_care(tmp_path: Path) -> None:
+@asynccontextmanager
+async def full_queue(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
+    """A service with a text in its engine and four that wait, for which it has room; those are answered in the end."""
     engine = FakeEngine()
-    async with serving(tmp_path, engine, max_texts=4, queue_items=4) as (client, app):
+    async with serving(folder, engine, max_texts=4, queue_items=4) as (client, app):
         engine.gate.clear()
         running = asyncio.create_task(client.post(URL, json={"input": "好"}))
         await engine.wait_entered()
         queued = asyncio.create_task(client.post(URL, json={"input": ["差"] * 4}))
         await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
-        refused = await client.post(URL, json={"input": "好看"})
-        probes = [(await client.get(path)).status_code for path in ("/readyz", "/livez", "/startupz", "/metrics")]
+        yield client, app
         engine.gate.set()
         assert [(await task).status_code for task in (running, queued)] == [200, 200]
+
+
+@async_test
+async def test_a_full_queue_is_429_and_readiness_does_not_care(tmp_path: Path) -> None:
+    async with full_queue(tmp_path) as (client, _):
+        refused = await client.post(URL, json={"input": "好看"})
+        probes = [(await client.get(path)).status_code for path in ("/readyz", "/livez", "/startupz", "/metrics")]
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
     assert refused.headers["Retry-After"].isdecimal()
     assert probes == [200] * 4
@@ -35,18 +45,9 @@ async def test_a_full_queue_is_429_and_readiness_does_not_care(tmp_path: Path) -
 
 @async_test
 async def test_a_full_queue_refuses_before_a_text_is_read(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    async with serving(tmp_path, engine, max_texts=4, queue_items=4) as (client, app):
-        engine.gate.clear()
-        running = asyncio.create_task(client.post(URL, json={"input": "好"}))
-        await engine.wait_entered()
-        queued = asyncio.create_task(client.post(URL, json={"input": ["差"] * 4}))
-        await eventually(lambda: value(app.state.metrics.registry, "queue_items") == 4)
-        read = value(app.state.metrics.registry, "input_tokens_count")
+    async with full_queue(tmp_path) as (client, app):
         refused = [await client.post(URL, json={"input": text}) for text in ("好看", ["好看", ""])]
-        assert value(app.state.metrics.registry, "input_tokens_count") == read == 5
-        engine.gate.set()
-        await asyncio.gather(running, queued)
+        assert value(app.state.metrics.registry, "input_tokens_count") == 5, "those of the queue and the engine"
     assert [reply.status_code for reply in refused] == [429, 429]
 
 
