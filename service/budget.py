@@ -82,12 +82,13 @@ class Budget:
             seconds: since it could have begun: what the engine waited for it counts.
             full: others had to stay behind.
         """
-        if self._full_seen and not full:
-            return
-        kept = math.exp(-seconds / PACE_S) if self._full_seen == full else 0.0
+        if self._full_seen and not full and tokens <= self._pace * seconds:
+            return  # it may have had too little to do; only that it was faster says something
+        seconds = min(seconds, PACE_S)  # a process that was stopped for a minute is not slow from then on
+        kept = math.exp(-seconds / PACE_S) if self._full_seen or not full else 0.0
         self._ran_tokens = kept * self._ran_tokens + tokens
         self._ran_s = kept * self._ran_s + seconds
-        self._full_seen = full
+        self._full_seen = self._full_seen or full
 
     def ran_out_of_memory(self, padded: int, now: float) -> None:
         """A batch of so many padded tokens was too large."""

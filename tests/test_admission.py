@@ -101,6 +101,16 @@ def test_the_pace_forgets() -> None:
     assert abs(found - 1.0) < 0.05
 
 
+def test_after_a_pause_small_batches_show_that_the_engine_is_as_fast_as_before() -> None:
+    budget = Budget(LIMITS, workers=1)
+    budget.ran(tokens=1000, seconds=60.0, full=True)  # the process was stopped meanwhile
+    for _ in range(200):
+        budget.ran(tokens=100, seconds=0.1, full=False)  # refusals leave too little for a full one
+    found = budget.seconds_for(1000)
+    assert found is not None
+    assert found < 1.2
+
+
 @virtual_test
 async def test_time_between_batches_counts_as_the_engine_s() -> None:
     limits = replace(LIMITS, max_rows=1)
