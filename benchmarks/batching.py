@@ -27,7 +27,7 @@ from lengnuan.service.batcher import Batcher
 from lengnuan.service.batching import Limits
 from lengnuan.service.cache import LogitsCache
 from lengnuan.service.metrics import Metrics
-from lengnuan.service.served import ENOUGH_TOKENS
+from lengnuan.service.slots import ENOUGH_TOKENS
 from lengnuan.service.threads import EngineThreads
 
 LIMITS = Limits(

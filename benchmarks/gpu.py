@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--rounds", type=int, default=5)
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--http-processes", type=int, nargs="+", default=(0, max(1, cores - 2)), help="one run each")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load over HTTP")
     parser.add_argument("--write", action="store_true", help=f"also into {RESULTS.name}")
     arguments = parser.parse_args()
@@ -55,7 +57,7 @@ def main() -> None:
         engine = OnnxEngine(bundle.model_file, arguments.device, 0, precision)
         head = [describe(), _chip(), f"bundle {bundle.manifest.name} {bundle.version}, {engine.provider}, {precision}"]
         alone = list(_engine_rows(engine, bundle, arguments))
-        http = list(_http_rows(bundle, arguments))
+        http = [row for count in arguments.http_processes for row in _http_rows(bundle, arguments, count)]
     print("\n".join([*head, *_lines(alone, http)]))
     if arguments.write:
         RESULTS.write_text(json.dumps({"head": head, "engine": alone, "http": http}, indent=1) + "\n", encoding="utf-8")
@@ -96,9 +98,10 @@ def _engine_rows(engine: OnnxEngine, bundle: Bundle, arguments: argparse.Namespa
             yield {"batch": batch, "length": length, "texts_s": batch / seconds, "tflops": rate, "of_peak": share}
 
 
-def _http_rows(bundle: Bundle, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _http_rows(bundle: Bundle, arguments: argparse.Namespace, processes: int) -> Iterator[dict[str, Any]]:
     command = ("-m", "lengnuan.service", "--port", "{port}", "--bundle", "{bundle}", "--device", arguments.device)
-    server = Server("Lengnuan on a GPU", "", (*command, "--log-level", "warning"), "", (), route="/v1/classify")
+    command = (*command, "--http-processes", str(processes), "--log-level", "warning")
+    server = Server("Lengnuan on a GPU", "", command, "", (), route="/v1/classify")
     take = taker(sentences())
 
     def next_request(size: int) -> tuple[list[str], bytes]:
@@ -109,7 +112,12 @@ def _http_rows(bundle: Bundle, arguments: argparse.Namespace) -> Iterator[dict[s
         for name, (clients, size) in LOADS.items():
             found = uvloop.run(put(service.port, Load(clients, size, 1.0, arguments.seconds), next_request))
             yield {
-                **{"load": name, "requests_s": found.requests_s, "texts_s": found.requests_s * size},
+                **{
+                    "processes": processes,
+                    "load": name,
+                    "requests_s": found.requests_s,
+                    "texts_s": found.requests_s * size,
+                },
                 **{"p50_ms": found.quantile_ms(0.5), "p99_ms": found.quantile_ms(0.99), "errors": found.errors},
             }
 
@@ -120,10 +128,10 @@ def _lines(alone: list[dict[str, Any]], http: list[dict[str, Any]]) -> Iterator[
         share = "" if row["of_peak"] is None else f"{row['of_peak']:.0%}"
         yield f"{row['length']:7d}{row['batch']:7d}{row['texts_s']:10.0f}{row['tflops']:10.3f}{share:>9}"
     yield ""
-    yield f"{'':26}{'requests/s':>12}{'texts/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'errors':>8}"
+    yield f"{'HTTP processes':>14}  {'':26}{'requests/s':>12}{'texts/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'errors':>8}"
     for row in http:
         speeds = f"{row['requests_s']:12.0f}{row['texts_s']:10.0f}{row['p50_ms']:9.1f}{row['p99_ms']:9.1f}"
-        yield f"{row['load']:26}{speeds}{row['errors']:8d}"
+        yield f"{row['processes']:14d}  {row['load']:26}{speeds}{row['errors']:8d}"
 
 
 if __name__ == "__main__":

@@ -123,7 +123,16 @@ class Running:
     def event_loop_s(self) -> float:
         """Processor time of the main thread up to now, in which a service of ours has its event loop."""
         pid = self._process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
+        return _schedule_s(Path(f"/proc/{pid}/task/{pid}"))
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started."""
+        return self._process.pid
+
+    def processor_s(self) -> dict[int, float]:
+        """Processor time of each of its processes up to now."""
+        return {pid: sum(map(_schedule_s, Path(f"/proc/{pid}/task").iterdir())) for pid in _session(self._process.pid)}
 
     def resident_mb(self) -> float:
         """Memory of all its processes, in MB; a page that several share counts once."""
@@ -195,6 +204,10 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _schedule_s(task: Path) -> float:
+    return int((task / "schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
 
 def _session(leader: int) -> Iterator[int]:

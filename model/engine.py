@@ -30,20 +30,28 @@ Logits = npt.NDArray[np.float32]
 WIDTH_STEP = 16
 
 
-class Engine(Protocol):
-    """Runs batches.
+class EngineFacts(Protocol):
+    """What is told of an engine.
 
     Attributes:
         runtime: the library, for instance `onnxruntime`.
         provider: the device really in use, for instance `cpu` or `cuda`.
         precision: of the arithmetic: `float32`, `bfloat16` or `float16`.
-        threads: of the CPU, at most.
-        workers: calls of `run` that may go on at once, each from a thread of its own.
     """
 
     runtime: str
     provider: str
     precision: ComputeType
+
+
+class Engine(EngineFacts, Protocol):
+    """Runs batches.
+
+    Attributes:
+        threads: of the CPU, at most.
+        workers: calls of `run` that may go on at once, each from a thread of its own.
+    """
+
     threads: int
     workers: int
 

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from lengnuan.model.segmentation import CONTINUATION, UNKNOWN, WORD_MARK, Segmentation, Unigram, WordPiece
 from lengnuan.model.text import TEXT_VERSION, Span, normalise, normalise_with_spans
@@ -169,12 +169,15 @@ class Tokenizer:
             digest.update(f"{self.kind} {self.enclosed}".encode())
         return digest.hexdigest()[:16]
 
+    def content(self) -> dict[str, Any]:
+        """The vocabulary as JSON has it; `from_content` makes an equal tokenizer of it."""
+        return {"text_version": TEXT_VERSION, "kind": self.kind, "enclosed": self.enclosed,
+                "pieces": self.pieces, "scores": self.scores}  # fmt: skip
+
     def to_file(self, path: Path) -> None:
         """Write the vocabulary as JSON; `from_file` reads back an equal tokenizer."""
-        content = {"text_version": TEXT_VERSION, "kind": self.kind, "enclosed": self.enclosed,
-                   "pieces": self.pieces, "scores": self.scores}  # fmt: skip
         aside = path.with_name(f".{path.name}.writing")
-        aside.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+        aside.write_text(json.dumps(self.content(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
         os.replace(aside, path)  # all of it or nothing, however the process ends
 
     @classmethod
@@ -188,18 +191,28 @@ class Tokenizer:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: not JSON: {error}") from error
-        if not isinstance(content, dict) or {"text_version", "pieces", "scores"} - content.keys():
-            raise ValueError(f"{path}: not a tokenizer file: it needs text_version, pieces and scores")
-        if content["text_version"] != TEXT_VERSION:
-            raise ValueError(
-                f"{path}: made for text pipeline {content['text_version']}, this code has {TEXT_VERSION}: "
-                "train the bundle again with this release, or run the release that made it"
-            )
         try:
-            kind, enclosed = content.get("kind", "unigram"), bool(content.get("enclosed", False))
-            return cls(content["pieces"], content["scores"], kind, enclosed=enclosed)
+            return cls.from_content(content)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
+
+    @classmethod
+    def from_content(cls, content: Any) -> "Tokenizer":
+        """The tokenizer that `content` was taken of.
+
+        Raises:
+            ValueError: no such content, or made for another version of the text pipeline.
+            TypeError: its pieces or scores are something else.
+        """
+        if not isinstance(content, dict) or {"text_version", "pieces", "scores"} - content.keys():
+            raise ValueError("not a tokenizer file: it needs text_version, pieces and scores")
+        if content["text_version"] != TEXT_VERSION:
+            raise ValueError(
+                f"made for text pipeline {content['text_version']}, this code has {TEXT_VERSION}: "
+                "train the bundle again with this release, or run the release that made it"
+            )
+        kind, enclosed = content.get("kind", "unigram"), bool(content.get("enclosed", False))
+        return cls(content["pieces"], content["scores"], kind, enclosed=enclosed)
 
 
 def cut(ids: Sequence[T], max_tokens: int) -> list[T]:

@@ -41,12 +41,13 @@ Every reply has an `X-Request-Id` header: the caller's own, or a new one. Every 
 """
 
 
-def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
+def create_app(settings: Settings, engine: Engine | None = None, lifecycle: Lifecycle | None = None) -> FastAPI:
     """Put the service together.
 
     Args:
         settings: what to serve, and how.
         engine: runs every bundle's graph; None opens each bundle's own.
+        lifecycle: of the models; None makes one that loads and runs them in this process.
 
     Returns:
         The application; its `state` has `settings`, `metrics` and `lifecycle`.
@@ -54,17 +55,16 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     Raises:
         SettingsRefused: the file with the keys or the admin's token can't be used, or tracing is not installed.
     """
-    metrics = Metrics()
-    lifecycle = Lifecycle(settings, metrics, engine)
+    living = lifecycle or Lifecycle(settings, Metrics(), engine)
     tracing = _open_tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        lifecycle.start()
+        await living.start()
         try:
             yield
         finally:
-            await lifecycle.stop()
+            await living.stop()
             if tracing is not None:
                 await asyncio.to_thread(tracing.shutdown)
 
@@ -81,7 +81,7 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
         # messages of exceptions; tracing.py has ours.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.state.settings, app.state.metrics, app.state.lifecycle = settings, metrics, lifecycle
+    app.state.settings, app.state.metrics, app.state.lifecycle = settings, living.metrics, living
     _surround(app, settings, tracing)
     app.add_exception_handler(ServiceError, _reply)
     app.add_exception_handler(HTTPException, _reply)
@@ -108,7 +108,9 @@ def _surround(app: FastAPI, settings: Settings, tracing: "TracerProvider | None"
     app.add_middleware(LeaveAtTheEnd)
     if settings.keys_file is not None:
         writers = {"/v2": oip.error_response, "/predict": tei.error_response, "/info": tei.error_response}
-        app.add_middleware(Authorize, keys=Keys(settings.keys_file, metrics), writers=writers)
+        app.add_middleware(
+            Authorize, keys=Keys(settings.keys_file, metrics, rates=not settings.http_processes), writers=writers
+        )
         document_keys(app)
     if settings.cors_origins:  # outside of the keys, since browsers ask for permission without one
         app.add_middleware(

@@ -84,8 +84,17 @@ class Batcher:
         """Since when the engine has had its oldest batch (`time.monotonic()`); None while it has none."""
         return min((call.since for call in self._calls.values() if call.since is not None), default=None)
 
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return not self.waiting and not self._calls
+
     def start(self) -> None:
-        """Start the loop."""
+        """Start the loop, and let a scrape see the queue as it is at that moment."""
+        self.waiting.show(self._metrics)
+        budget = self.budget  # the metrics stay, and are to keep no engine
+        self._metrics.batch_limit_tokens.set_function(lambda: budget.tokens("interactive", time.monotonic()))
+        self._metrics.cache_items.set_function(self._cache.__len__)
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from lengnuan.model.engine import WIDTH_STEP, Logits
 from lengnuan.service.errors import ServiceError
@@ -55,6 +55,45 @@ class Scored:
     logits: Logits
     queue_s: float
     infer_s: float
+
+
+class Scorer(Protocol):
+    """What turns rows of ids into logits: a batcher, or one in another process."""
+
+    @property
+    def alive(self) -> bool:
+        """It takes rows."""
+        ...
+
+    @property
+    def running_since(self) -> float | None:
+        """Since when the engine has had its oldest batch (`time.monotonic()`); None while it has none."""
+        ...
+
+    @property
+    def failed_batches(self) -> int:
+        """Batches without a single answer, in a row, up to now."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        ...
+
+    def start(self) -> None:
+        """Take rows from now on."""
+
+    async def stop(self) -> None:
+        """Take no more; rows without an answer get `NotReady`."""
+
+    def check_room(self, rows: int, tokens: int, priority: Priority) -> None:
+        """Raise `Overloaded` for so many rows, with so many tokens together, if there is no room for them."""
+
+    async def score(
+        self, rows: Sequence[Sequence[int]], deadline: float, priority: Priority = "interactive"
+    ) -> list[Scored | ServiceError]:
+        """Logits of each row, in their order, or its error; see `Batcher.score`."""
+        ...
 
 
 def longest_wait(scores: Iterable[Scored | ServiceError]) -> tuple[float, float]:

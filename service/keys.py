@@ -91,19 +91,21 @@ class Keys:
     Args:
         file: may be replaced at any time; while it can't be read, the keys from before stay valid.
         metrics: told whether the newest file could be read.
+        rates: False refuses a file with rates: other processes would let through as much again.
 
     Raises:
-        SettingsRefused: it can't be read now.
+        SettingsRefused: it can't be read or used now.
     """
 
-    def __init__(self, file: Path, metrics: Metrics) -> None:
+    def __init__(self, file: Path, metrics: Metrics, rates: bool = True) -> None:
         self._file = file
         self._metrics = metrics
         self._stamp = _stamp(file)
         self._looked_at = time.monotonic()
         self._keys: dict[str, Key] = {}
         self._by_hash: list[tuple[str, Key]] = []
-        self._put(read_keys(file))
+        self._rates = rates
+        self._put(read_keys(file, rates))
 
     def find(self, presented: bytes) -> Key | None:
         """Whose key this is. Takes as long whichever it is, or none."""
@@ -125,7 +127,7 @@ class Keys:
             return
         self._stamp = stamp
         try:
-            self._put(read_keys(self._file))
+            self._put(read_keys(self._file, self._rates))
         except SettingsRefused as error:
             self._metrics.keys_stale.set(1)
             log.error("%s; the keys from before stay valid", error)
@@ -140,8 +142,12 @@ class Keys:
         self._by_hash = [(stored, self._keys[name]) for name, entry in entries.items() for stored in entry.sha256]
 
 
-def read_keys(file: Path) -> dict[str, KeyEntry]:
+def read_keys(file: Path, rates: bool = True) -> dict[str, KeyEntry]:
     """The entries of a file, by name.
+
+    Args:
+        file: TOML.
+        rates: False refuses entries that have some.
 
     Raises:
         SettingsRefused: it is missing, empty or not such a file; says where, and repeats nothing of it but names.
@@ -160,6 +166,12 @@ def read_keys(file: Path) -> dict[str, KeyEntry]:
         raise SettingsRefused(f"{where}: {told}") from None
     if not entries:
         raise SettingsRefused(f"{where}: holds no key; `lengnuan-key NAME` makes one")
+    limited = [name for name, entry in entries.items() if entry.requests_per_minute or entry.texts_per_minute]
+    if limited and not rates:
+        raise SettingsRefused(
+            f"{where}: {limited[0]} has a rate, which {name_of('http_processes')} can't hold: each of them would let "
+            "as much through; limit rates in front of the service, or use 0"
+        )
     owners: dict[str, str] = {}
     for name, entry in entries.items():
         for stored in entry.sha256:

@@ -30,19 +30,21 @@ class Lifecycle:
 
     Args:
         settings: which bundles, which device, how much patience.
-        metrics: told about models and limits.
+        metrics: of the process; told about models and limits.
         engine: runs every bundle's graph; None opens each bundle's own.
 
     Attributes:
         settled: set once the models are loaded, or one can't be.
         failure: why a model can't be served.
         draining: the service is on its way out, and still answers.
+        metrics: as given.
         slots: the models by the names of the settings; that of a request without a name is first.
         threads: where engines are run; may still be busy after `stop`.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, engine: Engine | None = None) -> None:
         self._settings = settings
+        self.metrics = metrics
         self._engine = engine
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reloading = asyncio.Lock()
@@ -69,7 +71,7 @@ class Lifecycle:
         """An engine is running or a bundle being loaded, even if nobody waits for it any more."""
         return self.threads.busy or self._loader.busy
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to load; returns at once, so that probes are answered meanwhile."""
         for slot in self.slots.values():
             for priority in PRIORITIES:
@@ -195,12 +197,20 @@ class Lifecycle:
             self._start_beside()
 
     def _start_beside(self) -> None:
-        slots, share = list(self.slots.values()), self._settings.shadow_share()
+        self._start_shadow()
+        if self._settings.watch_s:
+            slots = list(self.slots.values())
+            self._run(watch(slots, self._settings.watch_s, self._loader, self._reload_in_turn))
+
+    def _start_shadow(self) -> None:
+        share = self._settings.shadow_share()
         if share is not None:
             shadow = Shadow(self.default, self.slots[share[0]], share[1], self._settings.request_timeout_s)
             self._run(shadow.run())
-        if self._settings.watch_s:
-            self._run(watch(slots, self._settings.watch_s, self._loader, self._reload_in_turn))
+
+    async def render_metrics(self) -> bytes:
+        """All metrics in the text format that Prometheus reads."""
+        return self.metrics.render()
 
     def reload_later(self) -> None:
         """Reload every model, after a reload that is in progress; nobody waits for it."""

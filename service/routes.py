@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lengnuan.service import errors
 from lengnuan.service.connection import read_body, unless_gone
 from lengnuan.service.errors import ServiceError
-from lengnuan.service.metrics import CONTENT_TYPE, Metrics
+from lengnuan.service.metrics import CONTENT_TYPE
 from lengnuan.service.replies import classify_reply, model_card
 from lengnuan.service.routing import (
     BODY_ERRORS,
@@ -134,8 +134,7 @@ async def startupz(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Metrics in the text format of Prometheus."""
-    registry: Metrics = request.app.state.metrics
-    return Response(registry.render(), headers={"Content-Type": CONTENT_TYPE})
+    return Response(await lifecycle_of(request).render_metrics(), headers={"Content-Type": CONTENT_TYPE})
 
 
 async def version(request: Request) -> Response:

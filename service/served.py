@@ -12,13 +12,11 @@ import numpy as np
 
 from lengnuan.model.bundle import Bundle
 from lengnuan.model.cutting import parts
-from lengnuan.model.engine import Engine, Logits
+from lengnuan.model.engine import EngineFacts, Logits
 from lengnuan.model.probabilities import decide
 from lengnuan.model.text import has_lone_surrogate
 from lengnuan.service.answers import Answer, Answers, Encoded, LongRule, OnAnswers, outcome_of
-from lengnuan.service.batcher import Batcher
-from lengnuan.service.batching import PRIORITIES, Limits, Priority, Scored, longest_wait
-from lengnuan.service.cache import LogitsCache
+from lengnuan.service.batching import Priority, Scored, Scorer, longest_wait
 from lengnuan.service.errors import (
     DeadlineExceeded,
     EmptyText,
@@ -32,27 +30,24 @@ from lengnuan.service.holding import Holders
 from lengnuan.service.metrics import ModelMetrics
 from lengnuan.service.settings import Settings
 from lengnuan.service.stages import note, note_run, noting
-from lengnuan.service.threads import EngineThreads
 
 T = TypeVar("T")
 WAYS_OUT = "on_long=truncate would keep its head and tail, on_long=window read all of it in overlapping windows"
 # A character costs about a microsecond, so this much text keeps the event loop for 2 ms; more goes to a thread.
 INLINE_CHARS = 2000
-# 128 tokens take a core several times as long as a batch costs over its tokens' price (docs/decisions.md).
-ENOUGH_TOKENS = 128
 # Answers cost about 15 microseconds each: 2 ms.
 ANSWERS_AT_ONCE = 128
 
 
 class ServedModel:
-    """A bundle behind its batcher.
+    """A bundle behind its batcher, wherever that is.
 
     Args:
         bundle: loaded and checked.
-        engine: runs the bundle's graph.
+        engine: what is told of the one that runs the bundle's graph.
+        batcher: gives the rows of texts their logits; started and stopped with the model.
         settings: limits.
-        metrics: where texts, queue and batches are measured.
-        threads: where the engine runs.
+        metrics: where texts are measured.
         name: by which requests and replies know the model.
 
     Attributes:
@@ -63,10 +58,10 @@ class ServedModel:
     def __init__(
         self,
         bundle: Bundle,
-        engine: Engine,
+        engine: EngineFacts,
+        batcher: Scorer,
         settings: Settings,
         metrics: ModelMetrics,
-        threads: EngineThreads,
         name: str,
     ) -> None:
         self.bundle = bundle
@@ -74,10 +69,7 @@ class ServedModel:
         self.name = name
         self.holders = Holders()
         self.on_answers: OnAnswers | None = None
-        # As long-lived as the model: another bundle starts with none of these answers.
-        cache = LogitsCache(settings.cache_size)
-        self.batcher = Batcher(engine, _limits(settings, engine), metrics, threads, cache)
-        metrics.cache_items.set_function(cache.__len__)
+        self.batcher = batcher
         self._max_chars = settings.max_chars
         self._metrics = metrics
         # One thread: more of them would only fight the event loop for the interpreter's lock.
@@ -85,14 +77,8 @@ class ServedModel:
         self._max_rows = settings.max_texts
 
     def start(self) -> None:
-        """Start the batcher, and let a scrape see the queue as it is at that moment."""
+        """Start the batcher."""
         self.batcher.start()
-        waiting, budget = self.batcher.waiting, self.batcher.budget
-        for priority in PRIORITIES:
-            self._metrics.queue_items.labels(priority).set_function(functools.partial(waiting.items, priority))
-            self._metrics.queue_tokens.labels(priority).set_function(functools.partial(waiting.tokens, priority))
-            self._metrics.queue_oldest_seconds.labels(priority).set_function(functools.partial(waiting.age_s, priority))
-        self._metrics.batch_limit_tokens.set_function(lambda: budget.tokens("interactive", time.monotonic()))
 
     async def stop(self) -> None:
         """Stop the batcher; whoever still waits gets `NotReady`."""
@@ -227,25 +213,6 @@ class ServedModel:
         answer = Answer(prediction, logits, item.tokens, item.tokens_used, len(rows))
         self._metrics.observe_answer(prediction, answer.truncated)
         return answer
-
-
-def _limits(settings: Settings, engine: Engine) -> Limits:
-    return Limits(
-        max_rows=settings.max_batch_rows,
-        max_tokens=settings.max_batch_tokens,
-        max_padding_share=settings.max_padding_share,
-        enough_tokens=_enough_tokens(engine, settings.max_batch_tokens),
-        queue_items=settings.queue_items,
-        queue_tokens=settings.queue_tokens,
-        queue_wait_s=settings.queue_wait_s,
-        bulk_run_s=settings.bulk_run_s,
-        bulk_wait_s=settings.bulk_wait_s,
-    )
-
-
-def _enough_tokens(engine: Engine, most: int) -> int:
-    """A CPU is busy enough with `ENOUGH_TOKENS`; a GPU wants all it can get, until somebody measures."""
-    return ENOUGH_TOKENS if engine.provider == "cpu" else most
 
 
 def _pieces(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:

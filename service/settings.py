@@ -70,6 +70,9 @@ class Settings(BaseSettings):
         "auto", description="auto: bfloat16 on a CPU that has it, float16 on CUDA, where the bundle states their bound"
     )
     threads: int = Field(0, ge=0, description="CPU threads of the model; 0 takes what the container may use")
+    http_processes: int = Field(
+        0, ge=0, le=256, description="processes that answer HTTP, beside one for the models; 0 has one do it all"
+    )
     workers: int = Field(
         0, ge=0, description="batches of OpenVINO that run at once, sharing the threads; 0 takes one a thread"
     )

@@ -94,7 +94,7 @@ class Shadow:
         for _ in range(LOOKS):
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
             batcher = self._default.served.batcher if self._default.served else None
-            if batcher is not None and not batcher.waiting and batcher.running_since is None:
+            if batcher is not None and batcher.idle:
                 return True
         return False
 

@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lengnuan.model.engine import Engine
 from lengnuan.model.errors import ModelError
 from lengnuan.model.store import store_alias
+from lengnuan.service.batcher import Batcher
+from lengnuan.service.batching import Limits
+from lengnuan.service.cache import LogitsCache
 from lengnuan.service.loading import load_model, return_memory
 from lengnuan.service.metrics import Metrics, ReloadResult
 from lengnuan.service.served import ServedModel
@@ -15,6 +19,9 @@ from lengnuan.service.settings import DEFAULT_NAME, Settings, SettingsRefused
 from lengnuan.service.threads import EngineThreads
 
 log = logging.getLogger(__name__)
+
+# 128 tokens take a core several times as long as a batch costs over its tokens' price (docs/decisions.md).
+ENOUGH_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class ModelSlot:
     Attributes:
         served: the model; None until one is loaded.
         alias: the store's, if `where` names one; selects the model too.
+        on_change: told when another model is served.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class ModelSlot:
         self._loader = loader
         self._retiring: dict[asyncio.Task[None], ServedModel] = {}
         self._stopped = False
+        self.on_change: Callable[[ModelSlot], None] | None = None
 
     @property
     def shown(self) -> str:
@@ -93,15 +102,22 @@ class ModelSlot:
             return
         name = self._name_of(loaded.bundle.manifest.name)
         self._threads.set_workers(max(self._threads.workers, loaded.engine.workers))
-        served = ServedModel(loaded.bundle, loaded.engine, self._settings, self.metrics, self._threads, name)
-        served.start()
-        before, self.served = self.served, served
+        self.put(
+            ServedModel(loaded.bundle, loaded.engine, self._batcher(loaded.engine), self._settings, self.metrics, name)
+        )
         self.metrics.describe(loaded.bundle, loaded.engine)
         self.metrics.model_load_seconds.set(loaded.load_s)
         self.metrics.warmup_seconds.set(loaded.warmup_s)
+
+    def put(self, served: ServedModel) -> None:
+        """Start a model and serve it from now on; requests that are on the one before end on it."""
+        served.start()
+        before, self.served = self.served, served
         if before is not None:
             served.on_answers = before.on_answers
             self._retire(before)
+        if self.on_change is not None:
+            self.on_change(self)
 
     async def reload(self, engine: Engine | None = None) -> Reloaded:
         """As `load`, but says what came of it, in the log and the metrics as well; raises for nothing in the bundle."""
@@ -141,6 +157,11 @@ class ModelSlot:
         for task in self._retiring:
             task.cancel()
 
+    def _batcher(self, engine: Engine) -> Batcher:
+        """With a cache as long-lived as the model: another bundle starts with none of its answers."""
+        cache = LogitsCache(self._settings.cache_size)
+        return Batcher(engine, limits_of(self._settings, engine), self.metrics, self._threads, cache)
+
     def _name_of(self, bundle_name: str) -> str:
         """The name that requests and replies show: the default model goes by its bundle's."""
         if self.name != DEFAULT_NAME:
@@ -161,6 +182,22 @@ class ModelSlot:
         del self._retiring[task]
         if not self._stopped:
             self._loader.run(return_memory)
+
+
+def limits_of(settings: Settings, engine: Engine) -> Limits:
+    """What may run together and wait, as the settings say."""
+    return Limits(
+        max_rows=settings.max_batch_rows,
+        max_tokens=settings.max_batch_tokens,
+        max_padding_share=settings.max_padding_share,
+        # A GPU wants all it can get, until somebody measures.
+        enough_tokens=ENOUGH_TOKENS if engine.provider == "cpu" else settings.max_batch_tokens,
+        queue_items=settings.queue_items,
+        queue_tokens=settings.queue_tokens,
+        queue_wait_s=settings.queue_wait_s,
+        bulk_run_s=settings.bulk_run_s,
+        bulk_wait_s=settings.bulk_wait_s,
+    )
 
 
 async def _end(served: ServedModel) -> None:

@@ -1,10 +1,12 @@
 """The rows that wait, by priority, oldest first; and whether there is room for more."""
 
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lengnuan.service.batching import PRIORITIES, Limits, Pending, Priority
+from lengnuan.service.metrics import ModelMetrics
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,13 @@ class Waiting:
         """How long the oldest of one priority has waited until now; 0 without any."""
         since = self.since(priority)
         return 0.0 if since is None else time.monotonic() - since
+
+    def show(self, metrics: ModelMetrics) -> None:
+        """Let a scrape see what waits at that moment."""
+        for priority in PRIORITIES:
+            metrics.queue_items.labels(priority).set_function(functools.partial(self.items, priority))
+            metrics.queue_tokens.labels(priority).set_function(functools.partial(self.tokens, priority))
+            metrics.queue_oldest_seconds.labels(priority).set_function(functools.partial(self.age_s, priority))
 
     def lack_of_room(self, priority: Priority, rows: int, tokens: int, now: float, wait_s: float) -> Full | None:
         """What keeps so many more rows out; None when they may all come.

@@ -22,6 +22,7 @@ def test_defaults_serve_the_embedded_bundle() -> None:
 def test_every_setting_is_a_variable_and_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = {
         **{"bundle": "/x", "host": "::1", "port": 1, "log_level": "debug", "device": "cpu", "threads": 1, "workers": 2},
+        **{"http_processes": 3},
         **{"log_format": "text", "engine": "openvino", "precision": "float32"},
         **{"max_texts": 2, "max_chars": 3, "max_body_bytes": 4, "max_batch_rows": 5, "max_batch_tokens": 6},
         **{"max_padding_share": 0.25, "queue_items": 7, "queue_tokens": 8, "request_timeout_s": 9.0},

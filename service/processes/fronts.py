@@ -1,0 +1,163 @@
+"""The processes that answer HTTP, as the one with the models sees them."""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import socket
+
+from lengnuan.service.errors import InternalError, NotReady, ServiceError
+from lengnuan.service.lifecycle import Lifecycle
+from lengnuan.service.metrics import Metrics
+from lengnuan.service.processes.link import Head, Link
+from lengnuan.service.processes.merged import Family, lasting, merge, render, snapshot
+from lengnuan.service.processes.remote import TELL_EVERY_S, Condition, read_rows, write_model, write_scores
+from lengnuan.service.served import ServedModel
+from lengnuan.service.slots import ModelSlot
+
+log = logging.getLogger(__name__)
+
+# A scrape waits so long for a process; then it takes what that one had last time.
+SCRAPE_S = 2.0
+
+
+class Fronts:
+    """Gives every process the models as they change, and answers what they ask.
+
+    Args:
+        lifecycle: of the models.
+        metrics: of this process.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, metrics: Metrics) -> None:
+        self.lifecycle = lifecycle
+        self._metrics = metrics
+        self._numbers = itertools.count()
+        self._fronts: list[Front] = []
+        self._gone: list[Family] = []  # what processes that have ended had counted
+        self._announcing: set[asyncio.Task[None]] = set()
+        for slot in lifecycle.slots.values():
+            slot.on_change = self._announce
+
+    async def connect(self, connection: socket.socket) -> "Front":
+        """Begin to answer a process, and give it the models that there are."""
+        front = Front(self)
+        front.link = await Link.over(connection, front.handle)
+        self._fronts.append(front)
+        for slot in self.lifecycle.slots.values():
+            if slot.served is not None:
+                self._run(front, slot, slot.served)
+        return front
+
+    def forget(self, front: "Front") -> None:
+        """A process has ended."""
+        self._fronts.remove(front)
+        front.release_all()
+        self._gone = merge([self._gone, lasting(front.snapshot)])
+
+    async def tell_conditions(self) -> None:
+        """Tell every process how its models are, now and then; runs until it is cancelled."""
+        while True:
+            for front in self._fronts:
+                front.tell_conditions()
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async def reload(self, name: str | None) -> Head:
+        """Reload models as `Lifecycle.reload` does; returns when every process serves what came of it."""
+        done = await self.lifecycle.reload(name)
+        if self._announcing:
+            await asyncio.wait(set(self._announcing))
+        return {"reloaded": [dataclasses.asdict(entry) for entry in done]}
+
+    async def render(self) -> bytes:
+        """The metrics of all processes together."""
+        await asyncio.gather(*(front.look() for front in self._fronts))
+        found = [snapshot(self._metrics.registry), *(front.snapshot for front in self._fronts), self._gone]
+        return await asyncio.to_thread(lambda: render(merge(found)))
+
+    def _announce(self, slot: ModelSlot) -> None:
+        for front in self._fronts:
+            if slot.served is not None:
+                self._run(front, slot, slot.served)
+
+    def _run(self, front: "Front", slot: ModelSlot, served: ServedModel) -> None:
+        task = asyncio.create_task(front.announce(slot.name, next(self._numbers), served))
+        self._announcing.add(task)
+        task.add_done_callback(self._announcing.discard)
+
+
+class Front:
+    """One process that answers HTTP.
+
+    Attributes:
+        link: to it.
+        ready: set once it serves all models.
+        snapshot: of its metrics, at the last scrape.
+    """
+
+    link: Link
+
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
+        self._held: dict[int, ServedModel] = {}
+        self._served: set[str] = set()
+        self.ready = asyncio.Event()
+        self.snapshot: list[Family] = []
+
+    async def announce(self, slot: str, number: int, served: ServedModel) -> None:
+        """Give it a model, which it holds from now on until it says that it needs it no more."""
+        self._held[number] = served
+        served.holders.enter()
+        fields, body = write_model(served)
+        try:
+            await self.link.call("serve", body, slot=slot, served=number, **fields)
+        except ServiceError as error:
+            if not self.link.closed.is_set():
+                log.critical("a process could not take the model %s: %s", served.name, error)
+                self.link.close()  # which ends it
+            return
+        self._served.add(slot)
+        if len(self._served) == len(self._fronts.lifecycle.slots):
+            self.ready.set()
+
+    def tell_conditions(self) -> None:
+        """Tell it how the models that it holds are."""
+        told = {str(number): dataclasses.asdict(Condition.of(served.batcher)) for number, served in self._held.items()}
+        self.link.tell("conditions", told=told)
+
+    async def look(self) -> None:
+        """Ask for its metrics."""
+        try:
+            async with asyncio.timeout(SCRAPE_S):
+                head, _ = await self.link.call("snapshot")
+                self.snapshot = head["families"]
+        except (TimeoutError, NotReady):
+            log.warning("a process gave no metrics; the scrape has what it gave before")
+
+    def release_all(self) -> None:
+        """It holds nothing any more."""
+        for number in list(self._held):
+            self._release(number)
+
+    async def handle(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        """Answer its calls."""
+        match head["call"]:
+            case "score":
+                return await self._score(head, body)
+            case "release":
+                self._release(head["served"])
+                return {}, b""
+            case "reload":
+                return await self._fronts.reload(head["model"]), b""
+            case "metrics":
+                return {}, await self._fronts.render()
+        raise InternalError(f"no such call: {head['call']}")
+
+    async def _score(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        batcher = self._held[head["served"]].batcher
+        return write_scores(await batcher.score(read_rows(head, body), head["deadline"], head["priority"]))
+
+    def _release(self, number: int) -> None:
+        served = self._held.pop(number, None)
+        if served is not None:
+            served.holders.leave()
