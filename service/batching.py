@@ -16,8 +16,10 @@ CloseReason = Literal["idle", "full_rows", "full_tokens", "lengths"]
 Priority = Literal["interactive", "bulk"]
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 
-# How far behind the oldest row to look for rows of its length, in full batches: so much may overtake a row.
+# How far behind the oldest row to look for rows of its width, in full batches: so much may overtake a row. Beyond the
+# first only as long as those of its width would fill less than this part of a batch (docs/decisions.md).
 LOOK_AHEAD_BATCHES = 2
+ENOUGH_ALIKE = 0.4
 
 
 @dataclass(frozen=True)
@@ -176,20 +178,23 @@ def take_batch(pending: Iterable[Pending], limits: Limits, now: float) -> Batch:
 
 
 def _in_sight(pending: Iterable[Pending], limits: Limits, now: float) -> tuple[list[Pending], list[Pending]]:
-    """The oldest live rows, as many as would fill `LOOK_AHEAD_BATCHES`, and the dead ones before and among them.
+    """The oldest live rows, as would fill one batch or up to `LOOK_AHEAD_BATCHES`, and the dead ones among them.
 
     The rest is not looked at: what a batch costs must not grow with what waits.
     """
     live: list[Pending] = []
     dropped: list[Pending] = []
-    tokens = 0
+    tokens = alike = 0
     for item in pending:
         if item.future.done() or item.deadline <= now:
             dropped.append(item)
             continue
         live.append(item)
         tokens += len(item.ids)
-        if len(live) >= LOOK_AHEAD_BATCHES * limits.max_rows or tokens >= LOOK_AHEAD_BATCHES * limits.max_tokens:
+        if not _distance(live[0], item)[0]:
+            alike += len(item.ids)
+        batches = max(len(live) / limits.max_rows, tokens / limits.max_tokens)
+        if batches >= LOOK_AHEAD_BATCHES or (batches > 1 and alike >= ENOUGH_ALIKE * limits.max_tokens):
             break
     return live, dropped
 
