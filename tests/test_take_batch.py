@@ -132,3 +132,11 @@ def test_rows_of_the_oldest_rows_width_come_before_nearer_ones_of_another(loop: 
 def test_a_row_is_overtaken_by_two_full_batches_at_most(loop: asyncio.AbstractEventLoop) -> None:
     assert lengths(take_batch(waiting(loop, 2, 20, 20, 20, 2), LIMITS, 0.0).rows) == [2, 2]
     assert lengths(take_batch(waiting(loop, 2, 20, 20, 20, 20, 2), LIMITS, 0.0).rows) == [2]
+
+
+def test_beyond_a_full_batch_it_looks_only_for_want_of_rows_of_its_width(loop: asyncio.AbstractEventLoop) -> None:
+    limits = replace(LIMITS, max_rows=64, max_tokens=64, enough_tokens=16)
+    many, few = waiting(loop, 10, 10, 10, 20, 20, 10), waiting(loop, 10, 20, 20, 20, 10)
+    assert lengths(take_batch(many, limits, 0.0).rows) == [10, 10, 10]  # the last one came after a full batch
+    assert lengths(take_batch(few, limits, 0.0).rows) == [10, 10]
+    assert take_batch(many, limits, 0.0).reason == "full_tokens"  # and not "idle": others stay behind

@@ -19,18 +19,19 @@ MODEL_COLOUR = "#1f6f8b"
 REFEREE_COLOUR = "#c9a227"
 
 
-def training_curve(metrics_file: Path) -> str:
-    """Training loss and dev accuracy against steps."""
+def training_curve(metrics_file: Path) -> str | None:
+    """Training loss and dev accuracy against steps; None for a run without steps, such as a mean of others."""
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     fit = [row for row in rows if row["stage"] == "fit"]
     loss = [(row["step"], row["loss"]) for row in fit if row.get("loss") is not None]
     dev = [(row["step"], row["dev_accuracy"]) for row in fit if row.get("dev_accuracy") is not None]
+    if not loss:
+        return None
     figure, axes = _figure("step", "training loss")
-    if loss:
-        steps, values = np.array(loss).T
-        window = max(1, len(values) // 40)  # the log has every 20th step
-        smooth = np.convolve(values, np.ones(window) / window, mode="valid")
-        axes.plot(steps[window - 1 :], smooth, color=MODEL_COLOUR, label=f"loss, mean of {window * 20} steps")
+    steps, values = np.array(loss).T
+    window = max(1, len(values) // 40)  # the log has every 20th step
+    smooth = np.convolve(values, np.ones(window) / window, mode="valid")
+    axes.plot(steps[window - 1 :], smooth, color=MODEL_COLOUR, label=f"loss, mean of {window * 20} steps")
     right = axes.twinx()
     right.set_ylabel("dev accuracy")
     if dev:

@@ -189,7 +189,7 @@ def _pictures(findings: Findings, metrics_file: Path) -> list[str]:
         total = [[sum(cells) for cells in zip(*rows, strict=True)] for rows in
                  zip(*(found["confusion"] for found in files.values()), strict=True)]  # fmt: skip
         shown.append((plots.confusion(total, figures["labels"]), "Confusion, all test sources"))
-    return [f"<figure>{picture}<figcaption>{html.escape(caption)}</figcaption></figure>" for picture, caption in shown]
+    return [f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>" for svg, caption in shown if svg]
 
 
 def _data_table(facts: Mapping[str, Any]) -> str:
