@@ -185,15 +185,19 @@ def _in_sight(pending: Iterable[Pending], limits: Limits, now: float) -> tuple[l
     live: list[Pending] = []
     dropped: list[Pending] = []
     tokens = alike = 0
+    keys: set[bytes] = set()
     for item in pending:
         if item.future.done() or item.deadline <= now:
             dropped.append(item)
             continue
         live.append(item)
+        if item.key in keys:  # goes with another, and fills nothing
+            continue
+        keys.add(item.key)
         tokens += len(item.ids)
         if not _distance(live[0], item)[0]:
             alike += len(item.ids)
-        batches = max(len(live) / limits.max_rows, tokens / limits.max_tokens)
+        batches = max(len(keys) / limits.max_rows, tokens / limits.max_tokens)
         if batches >= LOOK_AHEAD_BATCHES or (batches > 1 and alike >= ENOUGH_ALIKE * limits.max_tokens):
             break
     return live, dropped

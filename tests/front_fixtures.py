@@ -55,7 +55,7 @@ async def fronted(
     models = Fronts(lifecycle, lifecycle.metrics)
     ready(lifecycle)
     await lifecycle.start()
-    telling = asyncio.create_task(models.tell_conditions())
+    attending: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as stack:
         found = Fronted(lifecycle, [], [], [])
         for _ in range(count):
@@ -64,6 +64,7 @@ async def fronted(
             found.apps.append(create_app(wanted, lifecycle=FrontLifecycle(wanted, Metrics(), theirs)))
             found.clients.append(await stack.enter_async_context(running(found.apps[-1])))
             await found.fronts[-1].ready.wait()
+            attending.append(asyncio.create_task(found.fronts[-1].attend(60.0)))
         if engine is not None:
             engine.shapes.clear()
             engine.rows.clear()
@@ -73,7 +74,8 @@ async def fronted(
         finally:
             if engine is not None:
                 engine.gate.set()
-            telling.cancel()
+            for task in attending:
+                task.cancel()
             for front in found.fronts:
                 front.link.close()
             await lifecycle.stop()

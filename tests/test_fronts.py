@@ -85,6 +85,24 @@ async def test_a_full_queue_is_told_with_a_time_to_come_again(tmp_path: Path) ->
 
 
 @async_test
+async def test_a_full_queue_refuses_before_a_text_is_looked_at(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with fronted(tmp_path, engine, max_texts=2, queue_items=2, queue_tokens=64) as service:
+        engine.gate.clear()
+        running = asyncio.create_task(service.labels("差"))
+        await engine.wait_entered()
+        waiting = asyncio.create_task(service.labels("好", "很好看"))
+        await eventually(lambda: _waiting(service) == 2)
+        batcher = service.apps[0].state.lifecycle.served.batcher
+        await eventually(lambda: bool(batcher._condition.refusals))
+        assert (await service.classify(" ")).status_code == 429  # otherwise an error of its own, 422
+        engine.gate.set()
+        await asyncio.gather(running, waiting)
+        await eventually(lambda: not batcher._condition.refusals)
+        assert (await service.classify(" ")).status_code == 422
+
+
+@async_test
 async def test_a_deadline_holds_and_takes_the_text_out_of_the_queue(tmp_path: Path) -> None:
     engine = FakeEngine()
     async with fronted(tmp_path, engine) as service:
@@ -194,6 +212,19 @@ async def test_a_reload_is_over_when_every_process_serves_the_new_model(
     assert [(answer["model"], answer["model_version"]) for answer in after] == new
     assert old.json()["model_version"] == before[0] == before[1]  # begun on the old one, ended on it
     assert again.json()["data"][0]["result"] == "unchanged"
+
+
+@async_test
+async def test_a_process_that_ends_while_it_is_given_a_model_holds_it_no_longer(tmp_path: Path) -> None:
+    async with fronted(tmp_path, FakeEngine()) as service:
+        [front] = service.fronts
+        models = front._fronts
+        models._announce(service.lifecycle.default)
+        models.forget(front)
+        assert front._held == {}
+        served = service.lifecycle.default.served
+        assert served is not None
+        await asyncio.wait_for(served.holders.wait_for_nobody(), 30)
 
 
 @async_test

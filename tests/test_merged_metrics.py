@@ -50,6 +50,8 @@ def test_one_process_alone_is_rendered_as_it_renders_itself() -> None:
 def test_of_a_process_that_is_gone_only_what_it_counted_stays() -> None:
     left = lasting(snapshot(registry(3, 1, 0.5, 1)))
     assert {name for name, *_ in left} == {"requests", "seconds"}
+    of_a_process = lasting(snapshot(Metrics().registry))
+    assert "process_cpu_seconds" in {name for name, *_ in of_a_process}  # their sum is not to fall either
     found = samples(render(merge([left, snapshot(registry(1, 0, 0.5, 0))])))
     assert found["requests_total", (("route", "/a"),)] == 4
     assert found["keys_stale", ()] == 0

@@ -140,3 +140,10 @@ def test_beyond_a_full_batch_it_looks_only_for_want_of_rows_of_its_width(loop: a
     assert lengths(take_batch(many, limits, 0.0).rows) == [10, 10, 10]  # the last one came after a full batch
     assert lengths(take_batch(few, limits, 0.0).rows) == [10, 10]
     assert take_batch(many, limits, 0.0).reason == "full_tokens"  # and not "idle": others stay behind
+
+
+def test_rows_that_go_with_another_leave_the_others_in_sight(loop: asyncio.AbstractEventLoop) -> None:
+    copies = [Pending([5] * 8, loop.create_future(), 0.0, 100.0) for _ in range(20)]
+    batch = take_batch([*copies, *waiting(loop, 8, 8, 8, 8, 8)], LIMITS, 0.0)
+    assert lengths(batch.rows) == [8, 8, 8, 8]
+    assert batch.reason == "full_rows"

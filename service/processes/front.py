@@ -21,7 +21,7 @@ from lengnuan.service.processes.link import Head, Link
 from lengnuan.service.processes.merged import snapshot
 from lengnuan.service.processes.remote import Condition, Facts, RemoteBatcher, read_bundle
 from lengnuan.service.served import ServedModel
-from lengnuan.service.settings import Settings
+from lengnuan.service.settings import Settings, SettingsRefused
 from lengnuan.service.slots import Reloaded
 
 log = logging.getLogger(__name__)
@@ -112,11 +112,28 @@ class FrontLifecycle(Lifecycle):
         return body
 
 
-def main(argv: Sequence[str]) -> None:
-    """Answer requests until SIGTERM, or until the process with the models is gone."""
+def main(argv: Sequence[str]) -> int:
+    """Answer requests until the process with the models says so, or is gone; returns the exit code."""
     listening, connection = (socket.socket(fileno=int(number)) for number in argv[:2])
     settings = Settings.model_validate_json(argv[2])
     configure_logging(settings.log_level, sys.stderr, settings.log_format)
+    try:
+        serve(settings, listening, connection)
+    except SettingsRefused as error:  # a file that was good when the service started
+        log.error("%s", error)
+        return 2
+    except Exception as error:
+        log.exception("a process that answers HTTP made a mistake: %s", error)
+        return 1
+    return 0
+
+
+def serve(settings: Settings, listening: socket.socket, connection: socket.socket) -> None:
+    """Answer requests with the models of the process at the other end of `connection`.
+
+    Raises:
+        SettingsRefused: a file that the settings name can't be used.
+    """
     logging.getLogger("lengnuan.service.listening").setLevel("WARNING")  # the other process tells that once
     lifecycle = FrontLifecycle(settings, Metrics(), connection)
 
@@ -133,4 +150,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

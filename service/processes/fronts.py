@@ -5,6 +5,8 @@ import dataclasses
 import itertools
 import logging
 import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lengnuan.service.errors import InternalError, NotReady, ServiceError
 from lengnuan.service.lifecycle import Lifecycle
@@ -45,8 +47,7 @@ class Fronts:
         front.link = await Link.over(connection, front.handle)
         self._fronts.append(front)
         for slot in self.lifecycle.slots.values():
-            if slot.served is not None:
-                self._run(front, slot, slot.served)
+            self._announce(slot, [front])
         return front
 
     def forget(self, front: "Front") -> None:
@@ -54,13 +55,6 @@ class Fronts:
         self._fronts.remove(front)
         front.release_all()
         self._gone = merge([self._gone, lasting(front.snapshot)])
-
-    async def tell_conditions(self) -> None:
-        """Tell every process how its models are, now and then; runs until it is cancelled."""
-        while True:
-            for front in self._fronts:
-                front.tell_conditions()
-            await asyncio.sleep(TELL_EVERY_S)
 
     async def reload(self, name: str | None) -> Head:
         """Reload models as `Lifecycle.reload` does; returns when every process serves what came of it."""
@@ -75,15 +69,24 @@ class Fronts:
         found = [snapshot(self._metrics.registry), *(front.snapshot for front in self._fronts), self._gone]
         return await asyncio.to_thread(lambda: render(merge(found)))
 
-    def _announce(self, slot: ModelSlot) -> None:
-        for front in self._fronts:
-            if slot.served is not None:
-                self._run(front, slot, slot.served)
+    def _announce(self, slot: ModelSlot, fronts: Sequence["Front"] | None = None) -> None:
+        """Give a model to some processes, or to all."""
+        fronts = tuple(self._fronts if fronts is None else fronts)
+        if slot.served is not None and fronts:
+            given = [(front, front.hold(next(self._numbers), slot.served)) for front in fronts]
+            task = asyncio.create_task(self._give(slot, slot.served, given))
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
 
-    def _run(self, front: "Front", slot: ModelSlot, served: ServedModel) -> None:
-        task = asyncio.create_task(front.announce(slot.name, next(self._numbers), served))
-        self._announcing.add(task)
-        task.add_done_callback(self._announcing.discard)
+    async def _give(self, slot: ModelSlot, served: ServedModel, given: Sequence[tuple["Front", int]]) -> None:
+        try:
+            fields, body = await asyncio.to_thread(write_model, served)
+        except Exception as error:
+            log.exception("a model can't be given to other processes: %s", error)
+            for front, _ in given:
+                front.link.close()  # which ends it
+            return
+        await asyncio.gather(*(front.serve(slot.name, number, fields, body) for front, number in given))
 
 
 class Front:
@@ -104,26 +107,42 @@ class Front:
         self.ready = asyncio.Event()
         self.snapshot: list[Family] = []
 
-    async def announce(self, slot: str, number: int, served: ServedModel) -> None:
-        """Give it a model, which it holds from now on until it says that it needs it no more."""
+    def hold(self, number: int, served: ServedModel) -> int:
+        """Keep a model for it until it says that it needs it no more, or ends."""
         self._held[number] = served
         served.holders.enter()
-        fields, body = write_model(served)
+        return number
+
+    async def serve(self, slot: str, number: int, fields: Mapping[str, Any], body: bytes) -> None:
+        """Have it serve a model that is held for it."""
         try:
             await self.link.call("serve", body, slot=slot, served=number, **fields)
         except ServiceError as error:
             if not self.link.closed.is_set():
-                log.critical("a process could not take the model %s: %s", served.name, error)
+                log.critical("a process could not take the model %s: %s", slot, error)
                 self.link.close()  # which ends it
             return
         self._served.add(slot)
         if len(self._served) == len(self._fronts.lifecycle.slots):
             self.ready.set()
 
-    def tell_conditions(self) -> None:
-        """Tell it how the models that it holds are."""
-        told = {str(number): dataclasses.asdict(Condition.of(served.batcher)) for number, served in self._held.items()}
-        self.link.tell("conditions", told=told)
+    async def attend(self, patience_s: float) -> None:
+        """Tell it, now and then, how the models are that it holds.
+
+        Returns when it is gone, or has not heard for so long: it is stuck then.
+        """
+        while not self.link.closed.is_set():
+            held = self._held.items()
+            told = {str(number): dataclasses.asdict(Condition.of(served.batcher)) for number, served in held}
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self.link.call("conditions", told=told)
+            except TimeoutError:
+                log.critical("a process that answers HTTP has not answered for %g s", patience_s)
+                return
+            except NotReady:
+                return
+            await asyncio.sleep(TELL_EVERY_S)
 
     async def look(self) -> None:
         """Ask for its metrics."""
@@ -131,7 +150,7 @@ class Front:
             async with asyncio.timeout(SCRAPE_S):
                 head, _ = await self.link.call("snapshot")
                 self.snapshot = head["families"]
-        except (TimeoutError, NotReady):
+        except (TimeoutError, ServiceError):
             log.warning("a process gave no metrics; the scrape has what it gave before")
 
     def release_all(self) -> None:
@@ -154,7 +173,10 @@ class Front:
         raise InternalError(f"no such call: {head['call']}")
 
     async def _score(self, head: Head, body: bytes) -> tuple[Head, bytes]:
-        batcher = self._held[head["served"]].batcher
+        served = self._held.get(head["served"])
+        if served is None:
+            raise NotReady("the model is not running")
+        batcher = served.batcher
         return write_scores(await batcher.score(read_rows(head, body), head["deadline"], head["priority"]))
 
     def _release(self, number: int) -> None:

@@ -88,8 +88,8 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def _send(self, head: Head, body: bytes = b"") -> None:
+        written = to_json(head)
         if self._transport is not None and not self._transport.is_closing():
-            written = to_json(head)
             self._transport.write(b"".join((LENGTHS.pack(len(written), len(body)), written, body)))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -141,13 +141,16 @@ class Link(asyncio.Protocol):
         number = head.get("number")
         try:
             answer, answer_body = await self._handle(head, body)
+            if number is not None:
+                self._send({"answer": number, **answer}, answer_body)
+            return
         except ServiceError as error:
-            answer, answer_body = {"error": fields_of(error)}, b""
+            refusal = error
         except Exception as error:
             log.exception("a call of another process failed: %s", error)
-            answer, answer_body = {"error": fields_of(InternalError("another process made a mistake"))}, b""
+            refusal = InternalError("another process made a mistake")
         if number is not None:
-            self._send({"answer": number, **answer}, answer_body)
+            self._send({"answer": number, "error": fields_of(refusal)})
 
 
 def fields_of(error: ServiceError) -> dict[str, Any]:

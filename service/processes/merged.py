@@ -28,7 +28,7 @@ def lasting(families: Iterable[Family]) -> list[Family]:
     return [
         [name, text, kind, [sample for sample in samples if not sample[0].endswith("_created")]]
         for name, text, kind, samples in families
-        if kind in LASTING and not name.startswith(("process_", "python_"))
+        if kind in LASTING
     ]
 
 

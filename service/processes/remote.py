@@ -5,7 +5,7 @@ import json
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from lengnuan.model.bundle import Bundle, ComputeType, Manifest
 from lengnuan.model.tokenizer import Tokenizer
-from lengnuan.service.batching import Priority, Scored, Scorer
-from lengnuan.service.errors import DeadlineExceeded, ServiceError
+from lengnuan.service.batching import PRIORITIES, Priority, Scored, Scorer
+from lengnuan.service.errors import DeadlineExceeded, NotReady, ServiceError
 from lengnuan.service.processes.link import Head, Link, error_of, fields_of
 from lengnuan.service.served import ServedModel
 
@@ -25,17 +25,24 @@ SILENT_S = 2.0
 
 @dataclass(frozen=True)
 class Condition:
-    """How a batcher is, as `Scorer` has it."""
+    """How a batcher is, as `Scorer` has it; and what it would refuse one more row with, by priority."""
 
     alive: bool = True
     running_since: float | None = None
     failed_batches: int = 0
     idle: bool = True
+    refusals: dict[Priority, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batcher: Scorer) -> "Condition":
         """That of a batcher now."""
-        return cls(batcher.alive, batcher.running_since, batcher.failed_batches, batcher.idle)
+        refusals: dict[Priority, dict[str, Any]] = {}
+        for priority in PRIORITIES:
+            try:
+                batcher.check_room(1, 1, priority)
+            except ServiceError as error:
+                refusals[priority] = fields_of(error)
+        return cls(batcher.alive, batcher.running_since, batcher.failed_batches, batcher.idle, refusals)
 
 
 @dataclass
@@ -60,6 +67,7 @@ class RemoteBatcher:
         self._link = link
         self._number = number
         self._forget = forget
+        self._stopped = False
         self._condition = Condition()
         self._heard_at = time.monotonic()
 
@@ -70,7 +78,7 @@ class RemoteBatcher:
     @property
     def alive(self) -> bool:
         """False when the other process is gone, or its batcher is."""
-        return self._condition.alive and not self._link.closed.is_set()
+        return self._condition.alive and not self._stopped and not self._link.closed.is_set()
 
     @property
     def running_since(self) -> float | None:
@@ -92,12 +100,20 @@ class RemoteBatcher:
         """Nothing: it runs."""
 
     async def stop(self) -> None:
-        """Tell the other process that nobody here needs the model any more."""
+        """Tell the other process that nobody here needs the model any more. What it runs is answered."""
+        self._stopped = True
         self._forget()
         self._link.tell("release", served=self._number)
 
     def check_room(self, rows: int, tokens: int, priority: Priority) -> None:
-        """Nothing: the other process refuses what has no room when it comes."""
+        """Refuse what would have been refused a moment ago; the other process does for good, when the rows come.
+
+        Raises:
+            Overloaded: with when to come again.
+        """
+        refusal = self._condition.refusals.get(priority)
+        if refusal is not None:
+            raise error_of(refusal)
 
     async def score(
         self, rows: Sequence[Sequence[int]], deadline: float, priority: Priority = "interactive"
@@ -106,8 +122,10 @@ class RemoteBatcher:
 
         Raises:
             Overloaded: the queue has no room for all of the rows; none was queued.
-            NotReady: the other process is gone, or its batcher is.
+            NotReady: stopped, or the other process is gone, or its batcher is.
         """
+        if self._stopped:
+            raise NotReady("the model is not running")
         ids = array("i")
         for row in rows:
             ids.extend(row)

@@ -1,5 +1,6 @@
 """`lengnuan-serve --http-processes` as real processes: answers, one that is killed, the end."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -91,8 +92,51 @@ def test_a_signal_to_all_of_them_is_one_signal(tiny_bundle: Path) -> None:
     until_gone(started)
 
 
-def test_a_bundle_that_is_none_leaves_no_process(tmp_path: Path) -> None:
-    argv = command("--bundle", str(tmp_path), "--port", "0", "--http-processes", "2", "--drain-delay-s", "600")
+def test_a_process_that_is_stuck_is_replaced(tiny_bundle: Path) -> None:
+    patience = ("--stalled-after-s", "1", "--dead-after-s", "1")
+    with serve(tiny_bundle, *TWO, *patience) as served:
+        stuck, _ = children(served)
+        os.kill(stuck, signal.SIGSTOP)
+        until_gone([stuck])
+        end = time.monotonic() + PATIENCE_S
+        while len(children(served)) < 2:
+            assert time.monotonic() < end
+        served.process.send_signal(signal.SIGTERM)
+    assert served.process.returncode == 0
+    assert any("has not answered for 1 s" in line["message"] for line in served.log)
+
+
+def test_one_that_can_not_be_replaced_at_once_does_not_end_the_others(tiny_bundle: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.toml"
+    good = f'[shop]\nsha256 = ["{hashlib.sha256(b"secret").hexdigest()}"]\n'
+    keys.write_text(good, encoding="utf-8")
+    header = {"Authorization": "Bearer secret"}
+    with serve(tiny_bundle, *TWO, "--keys-file", str(keys)) as served, httpx.Client(headers=header) as client:
+        keys.write_text("broken", encoding="utf-8")
+        first, second = children(served)
+        os.kill(first, signal.SIGKILL)
+        until_gone([first])
+        end = time.monotonic() + PATIENCE_S
+        for _ in range(2):  # replacements that fail
+            while [child for child in children(served) if child != second]:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            while not [child for child in children(served) if child != second]:
+                assert served.classify(client).status_code == 200
+                assert time.monotonic() < end
+        keys.write_text(good, encoding="utf-8")
+        while sum("tried again" in line["message"] for line in served.log) + len(children(served)) < 2:
+            assert time.monotonic() < end
+        assert served.classify(client).status_code == 200
+        assert second in children(served)
+        served.process.send_signal(signal.SIGTERM)
+    assert served.process.returncode == 0
+
+
+@pytest.mark.parametrize("wrong", ["--bundle", "--models"])
+def test_a_bundle_that_is_none_leaves_no_process(tiny_bundle: Path, tmp_path: Path, wrong: str) -> None:
+    given = [str(tmp_path)] if wrong == "--bundle" else [f"other={tmp_path}", "--bundle", str(tiny_bundle)]
+    argv = command(wrong, *given, "--port", "0", "--http-processes", "2", "--drain-delay-s", "600")
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 3
     assert [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _read(path)] == []
