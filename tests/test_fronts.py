@@ -1,12 +1,14 @@
 """A process that answers HTTP, with its models in another one: what a caller may not notice."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from front_fixtures import fronted
+from front_fixtures import Fronted, fronted
 from prometheus_client.parser import text_string_to_metric_families
 from reload_fixtures import TOKEN
 from service_fixtures import STRANGE, STRANGE_ID, FakeEngine, async_test, eventually, expected_logits, write_fake_bundle
@@ -67,18 +69,25 @@ def _waiting(service: Any) -> int:
     return len(service.lifecycle.default.served.batcher.waiting)
 
 
-@async_test
-async def test_a_full_queue_is_told_with_a_time_to_come_again(tmp_path: Path) -> None:
+@asynccontextmanager
+async def full(folder: Path) -> AsyncIterator[tuple[Fronted, FakeEngine]]:
+    """A service in which one text runs, and as many wait as may."""
     engine = FakeEngine()
-    async with fronted(tmp_path, engine, max_texts=2, queue_items=2, queue_tokens=64) as service:
+    async with fronted(folder, engine, max_texts=2, queue_items=2, queue_tokens=64) as service:
         engine.gate.clear()
         running = asyncio.create_task(service.labels("差"))
         await engine.wait_entered()
         waiting = asyncio.create_task(service.labels("好", "很好看"))
         await eventually(lambda: _waiting(service) == 2)
-        refused = await service.classify("好看")
+        yield service, engine
         engine.gate.set()
         await asyncio.gather(running, waiting)
+
+
+@async_test
+async def test_a_full_queue_is_told_with_a_time_to_come_again(tmp_path: Path) -> None:
+    async with full(tmp_path) as (service, _):
+        refused = await service.classify("好看")
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
     assert int(refused.headers["Retry-After"]) >= 1
     assert refused.json()["error"]["limit"] == 2
@@ -86,18 +95,11 @@ async def test_a_full_queue_is_told_with_a_time_to_come_again(tmp_path: Path) ->
 
 @async_test
 async def test_a_full_queue_refuses_before_a_text_is_looked_at(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    async with fronted(tmp_path, engine, max_texts=2, queue_items=2, queue_tokens=64) as service:
-        engine.gate.clear()
-        running = asyncio.create_task(service.labels("差"))
-        await engine.wait_entered()
-        waiting = asyncio.create_task(service.labels("好", "很好看"))
-        await eventually(lambda: _waiting(service) == 2)
+    async with full(tmp_path) as (service, engine):
         batcher = service.apps[0].state.lifecycle.served.batcher
         await eventually(lambda: bool(batcher._condition.refusals))
         assert (await service.classify(" ")).status_code == 429  # otherwise an error of its own, 422
         engine.gate.set()
-        await asyncio.gather(running, waiting)
         await eventually(lambda: not batcher._condition.refusals)
         assert (await service.classify(" ")).status_code == 422
 

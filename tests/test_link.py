@@ -121,44 +121,42 @@ async def test_a_mistake_of_the_other_side_is_told_as_such_and_ends_nothing(capl
     assert "a call of another process failed" in caplog.text
 
 
-@async_test
-async def test_cancelling_a_call_cancels_its_work() -> None:
-    began, ended = asyncio.Event(), asyncio.Event()
+class Work:
+    """Answers no call, and says when one began and ended."""
 
-    async def work(head: Head, body: bytes) -> tuple[Head, bytes]:
-        began.set()
+    def __init__(self) -> None:
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, head: Head, body: bytes) -> tuple[Head, bytes]:
+        self.began.set()
         try:
             await asyncio.sleep(600)
         finally:
-            ended.set()
+            self.ended.set()
         return {}, b""
 
+
+@async_test
+async def test_cancelling_a_call_cancels_its_work() -> None:
+    work = Work()
     async with linked(work) as (link, _):
         call = asyncio.create_task(link.call("any"))
-        await began.wait()
+        await work.began.wait()
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(work.ended.wait(), 30)
 
 
 @async_test
 async def test_when_the_other_side_goes_calls_end_and_later_ones_are_refused() -> None:
-    stopped = asyncio.Event()
-
-    async def work(head: Head, body: bytes) -> tuple[Head, bytes]:
-        try:
-            await asyncio.sleep(600)
-        finally:
-            stopped.set()
-        return {}, b""
-
+    work = Work()
     async with linked(work) as (link, other):
         call = asyncio.create_task(link.call("any"))
-        await asyncio.sleep(0.01)
+        await work.began.wait()
         other.close()
         with pytest.raises(NotReady):
             await call
         with pytest.raises(NotReady):
             await link.call("any")
-        await asyncio.wait_for(stopped.wait(), 30)
+        await asyncio.wait_for(work.ended.wait(), 30)
