@@ -1,6 +1,7 @@
 """A process that answers HTTP, with its models in another one: what a caller may not notice."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from lengnuan.model.bundle import Bundle
 from lengnuan.service import loading
 from lengnuan.service.keys import Keys
 from lengnuan.service.metrics import Metrics
+from lengnuan.service.processes import fronts
+from lengnuan.service.processes.remote import write_model
+from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import SettingsRefused
 
 TEXTS = ["好", "很好看", "差", "好看电影", "很差"]
@@ -214,6 +218,22 @@ async def test_a_reload_is_over_when_every_process_serves_the_new_model(
     assert [(answer["model"], answer["model_version"]) for answer in after] == new
     assert old.json()["model_version"] == before[0] == before[1]  # begun on the old one, ended on it
     assert again.json()["data"][0]["result"] == "unchanged"
+
+
+@async_test
+async def test_of_two_reloads_in_a_row_the_second_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(served: ServedModel) -> tuple[dict[str, Any], bytes]:
+        time.sleep(0.2 if served.name == "second" else 0.0)
+        return write_model(served)
+
+    monkeypatch.setattr(loading, "open_engine", lambda *_: FakeEngine())
+    monkeypatch.setattr(fronts, "write_model", slowly)
+    async with fronted(tmp_path) as service:
+        for name in ("second", "third"):
+            write_fake_bundle(tmp_path / "bundle", name=name)
+            await service.lifecycle.reload()
+        await eventually(lambda: not service.fronts[0]._fronts._announcing)
+        assert (await service.classify("好")).json()["model"] == "third"
 
 
 @async_test

@@ -38,6 +38,7 @@ class Fronts:
         self._fronts: list[Front] = []
         self._gone: list[Family] = []  # what processes that have ended had counted
         self._announcing: set[asyncio.Task[None]] = set()
+        self._in_turn = asyncio.Lock()  # or a small vocabulary would overtake a large one, and the older model stay
         for slot in lifecycle.slots.values():
             slot.on_change = self._announce
 
@@ -64,8 +65,8 @@ class Fronts:
         return {"reloaded": [dataclasses.asdict(entry) for entry in done]}
 
     async def render(self) -> bytes:
-        """The metrics of all processes together."""
-        await asyncio.gather(*(front.look() for front in self._fronts))
+        """The metrics of all processes together; those that are still starting have counted nothing."""
+        await asyncio.gather(*(front.look() for front in self._fronts if front.ready.is_set()))
         found = [snapshot(self._metrics.registry), *(front.snapshot for front in self._fronts), self._gone]
         return await asyncio.to_thread(lambda: render(merge(found)))
 
@@ -80,7 +81,8 @@ class Fronts:
 
     async def _give(self, slot: ModelSlot, served: ServedModel, given: Sequence[tuple["Front", int]]) -> None:
         try:
-            fields, body = await asyncio.to_thread(write_model, served)
+            async with self._in_turn:
+                fields, body = await asyncio.to_thread(write_model, served)
         except Exception as error:
             log.exception("a model can't be given to other processes: %s", error)
             for front, _ in given:
