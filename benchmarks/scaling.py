@@ -152,9 +152,9 @@ def _direct() -> Server:
 
 
 def _engine_alone(bundle: Bundle, core: int) -> Callable[[], float]:
-    """A function that runs new texts in sorted batches on the service's core, and returns texts a second."""
+    """A function that runs texts like the clients' in sorted batches on the service's core; returns texts a second."""
     engine = open_engine(bundle, "cpu", threads=1)
-    take = taker(sentences())
+    take = taker(texts_of(0))
 
     def run() -> float:
         rows = [bundle.tokenizer.encode(text) for text in take(ENGINE_TEXTS)]

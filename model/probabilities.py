@@ -50,11 +50,14 @@ def decide(logits: Floats, labels: Sequence[str], temperature: float, abstain_th
     Raises:
         ValueError: not one finite logit a label.
     """
-    values = np.asarray(logits, dtype=np.float64)
     # Of so few numbers, the interpreter's own functions make more in a microsecond than numpy's.
-    if len(values) != len(labels) or not all(map(math.isfinite, values.tolist())):
-        raise ValueError(f"need {len(labels)} finite logits, got {np.asarray(logits).tolist()}")
-    probabilities: list[float] = softmax(values / temperature).tolist()
+    values: list[float] = logits.tolist()
+    if len(values) != len(labels) or not all(map(math.isfinite, values)):
+        raise ValueError(f"need {len(labels)} finite logits, got {values}")
+    highest = max(values)
+    exponents = [math.exp((value - highest) / temperature) for value in values]
+    total = sum(exponents)
+    probabilities = [exponent / total for exponent in exponents]
     confidence = max(probabilities)
     label = labels[probabilities.index(confidence)]
     return Prediction(label, confidence, tuple(probabilities), confidence < abstain_threshold)

@@ -38,6 +38,7 @@ class _Call:
 
     batch: Batch
     since: float | None
+    tokens: int  # of its rows, without padding
 
 
 class Batcher:
@@ -156,7 +157,7 @@ class Batcher:
             Overloaded: with when to come again.
         """
         ahead = self.waiting.tokens("interactive") + (self.waiting.tokens("bulk") if priority == "bulk" else 0)
-        ahead += sum(len(item.ids) for item in self._running())
+        ahead += sum(call.tokens for call in self._calls.values())
         full = self.waiting.lack_of_room(priority, rows, tokens, time.monotonic(), self.budget.wait_s(ahead))
         if full is not None:
             wait_s = self.budget.seconds_for(ahead) or 0.0
@@ -254,7 +255,7 @@ class Batcher:
         if batch.rows:
             call = self._threads.run(self._runner.run, batch.rows)
             call.add_done_callback(lambda _: self._news.set())
-            self._calls[call] = _Call(batch, since)
+            self._calls[call] = _Call(batch, since, sum(len(item.ids) for item in batch.rows))
             if priority == "bulk":
                 self._bulk_began = time.monotonic()
 

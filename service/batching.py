@@ -205,6 +205,5 @@ def _in_sight(pending: Iterable[Pending], limits: Limits, now: float) -> tuple[l
 
 def _distance(one: Pending, other: Pending) -> tuple[int, int]:
     """How far two rows are apart, in steps of width and then in tokens."""
-    lengths = len(one.ids), len(other.ids)
-    widths = [-(-length // WIDTH_STEP) for length in lengths]
-    return abs(widths[0] - widths[1]), abs(lengths[0] - lengths[1])
+    length, other_length = len(one.ids), len(other.ids)
+    return abs(-(-length // WIDTH_STEP) + other_length // -WIDTH_STEP), abs(length - other_length)

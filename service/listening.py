@@ -1,6 +1,7 @@
 """A listening socket, an application behind it, and the signals that end or reload it."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import uvicorn
 from fastapi import FastAPI
 
+from lengnuan.service.gathering import GatheringProtocol
 from lengnuan.service.lifecycle import Lifecycle
 from lengnuan.service.served import ServedModel
 from lengnuan.service.settings import Settings
@@ -21,6 +23,9 @@ FIRST_TEXT = "这部电影虽然前半段节奏很慢，但结尾非常精彩"
 BACKLOG = 2048
 # Bytes of a request's first line and headers together; a body has limits of its own.
 MAX_HEAD_BYTES = 1 << 16
+# So many objects more than at the last look have the garbage collector look again; Python's own 700 are there after two
+# requests, whose objects nearly all end without it (docs/decisions.md).
+GARBAGE_OBJECTS = 20_000
 # What goes on beside the requests; takes the signals.
 Beside = Callable[["Leaving"], Awaitable[None]]
 
@@ -75,13 +80,14 @@ def run(app: FastAPI, settings: Settings, listening: socket.socket, beside: Besi
         server_header=False,
         lifespan="on",
         # The other parser, httptools, loses the body of a request with `Upgrade: h2c` and has no limit for headers.
-        http="h11",
+        http=GatheringProtocol,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
     )
     lifecycle: Lifecycle = app.state.lifecycle
+    gc.set_threshold(GARBAGE_OBJECTS)
     with listening, asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         server = uvicorn.Server(config)
         runner.run(_run(server, listening, Leaving(server, lifecycle, settings.drain_delay_s), beside))

@@ -12,6 +12,7 @@ import uvicorn
 
 from lengnuan.model.engine import Engine
 from lengnuan.service.app import create_app
+from lengnuan.service.gathering import GatheringProtocol
 from lengnuan.service.settings import Settings
 
 PATIENCE_S = 120
@@ -21,7 +22,7 @@ PATIENCE_S = 120
 def http_service(bundle: Path, engine: Engine | None = None, **settings: Any) -> Iterator[tuple[str, int]]:
     """Host and port of a ready service, with the parser that `lengnuan-serve` uses."""
     app = create_app(Settings(bundle=bundle, device="cpu", **settings), engine)
-    server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", log_config=None, lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, http=GatheringProtocol, ws="none", log_config=None, lifespan="on"))
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()

@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 
 from lengnuan.service import admin_errors, errors
 from lengnuan.service.errors import InternalError, NotReady, ServiceError
+from lengnuan.service.gathering import Gathering
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: the link can be used."""
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = Gathering(cast(asyncio.Transport, transport), asyncio.get_running_loop())
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: a part of a frame, or several of them."""

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,3 +126,19 @@ def test_thousands_of_lines_while_both_sides_talk(address: tuple[str, int]) -> N
     items = [json.loads(line) for line in content.splitlines()]
     assert [item["index"] for item in items] == list(range(count))
     assert all(item["label"] for item in items)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts segments with Linux's TCP_INFO")
+def test_a_reply_is_one_segment(address: tuple[str, int]) -> None:
+    body = json.dumps({"input": TEXTS}).encode()
+    head = b"POST /v1/classify HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+
+        def segments() -> int:
+            found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            return int(struct.unpack_from("I", found, 152)[0])  # tcpi_data_segs_in of linux/tcp.h
+
+        for replies in range(1, 4):
+            connection.sendall(head % len(body) + body)
+            assert read_until(connection, b'"timings":').startswith(b"HTTP/1.1 200")
+            assert segments() == replies
